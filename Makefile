@@ -18,10 +18,12 @@ help:  ## List all targets
 demo: $(READY)  ## Run a TrainJob to completion on a temporary control plane
 	@$(RUN) demo
 
+# Most tests wait for servers, so two cores serve four processes.
+WORKERS := 4
 .PHONY: test
-test: $(READY)  ## Run all tests, in two processes; FLAGS='…' passes flags to pytest
+test: $(READY)  ## Run all tests, in four processes; WORKERS=… sets their number, FLAGS='…' passes flags to pytest
 	@PYTHONPATH=. $(RUN) build_tools
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FLAGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e
 test-unit: $(READY)  ## Run the unit tests

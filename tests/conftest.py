@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the order of suites: what is quick comes first."""
+"""Fixtures for all tests, and their order: quick suites first, and no long file at the end."""
 
 import asyncio
 import signal
@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Machines are noisy: how long an example takes says nothing about the code.
+# Machines are noisy: the duration of an example is no measure of the code.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
 pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "tests.support.tool_fixtures", "pytester"]
 
 SUITES = ("unit", "integration", "e2e")
+# The end-to-end files that take longest. They start before the others: while a long file that
+# started last runs, the other processes would be idle.
+LONGEST = (
+    "test_golden_cases.py",
+    "test_chart_upgrade.py",
+    "test_chart_install.py",
+    "test_chart_manager_policy.py",
+    "test_prometheus.py",
+    "test_rewritten_jobsets.py",
+    "test_trainjob_ends.py",
+)
 HERE = Path(__file__).parent
 
 
@@ -32,13 +43,18 @@ def _suite(item: pytest.Item) -> int:
     return SUITES.index(top) if top in SUITES else -1
 
 
+def _order(item: pytest.Item) -> tuple[int, int]:
+    name = item.path.name
+    return _suite(item), LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests answer before anything is built; a folder's name is its tests' marker."""
     for item in items:
         suite = _suite(item)
         if suite > 0:
             item.add_marker(SUITES[suite])
-    items.sort(key=_suite)
+    items.sort(key=_order)
 
 
 @pytest.fixture(autouse=True)

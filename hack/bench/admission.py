@@ -3,7 +3,7 @@
 Next to it, a server that only parses what it is sent and sends it back: the same bodies over the
 same kind of connections, also while that manager reconciles the same burst, and both on a machine
 that does nothing else. Where a machine has few cores, all share them: API server, etcd, manager,
-the program that creates TrainJobs, and the one that asks.
+the program that creates TrainJobs, and the one that sends reviews.
 """
 
 import argparse
@@ -42,14 +42,14 @@ from kftrainer.webhooks.registration import webhook_path
 HERE = Path(__file__).parent
 METRICS_PORT, WEBHOOK_PORT, ECHO_PORT = 29_443, 29_444, 29_445
 BODIES = 200
-BATCH = 100  # TrainJobs that are created before it is asked whether to go on
+BATCH = 100  # TrainJobs that are created between two checks whether to continue
 ROUNDS = 3
 GOAL, SPREAD = 0.5, 5.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a server at a time, and for how long."""
+    """Concurrency and duration of the requests to a server."""
 
     connections: int
     seconds: float
@@ -85,7 +85,7 @@ class Server:
 
 
 def owned(value: Any) -> dict[str, Any]:
-    """The fields of a document as `managedFields` tell them."""
+    """The fields of a document as `managedFields` lists them."""
     match value:
         case dict():
             return {f"f:{key}": owned(inner) for key, inner in value.items()}
@@ -96,7 +96,7 @@ def owned(value: Any) -> dict[str, Any]:
 
 
 def applied(namespace: str, number: int) -> dict[str, Any]:
-    """A TrainJob as it is when somebody has sent it with `kubectl apply`."""
+    """A TrainJob as stored after `kubectl apply`."""
     job = job_in(namespace, number)
     labels, spec = job["metadata"]["labels"], job["spec"]
     manager = {
@@ -129,7 +129,7 @@ def applied(namespace: str, number: int) -> dict[str, Any]:
 
 
 def review(namespace: str, number: int) -> dict[str, Any]:
-    """The question whether this TrainJob may be created, as an API server asks it."""
+    """The AdmissionReview of the creation of this TrainJob, as an API server sends it."""
     job = applied(namespace, number)
     group_version = {"group": TRAIN_JOBS.group, "version": TRAIN_JOBS.version}
     kind = {**group_version, "kind": TRAIN_JOBS.kind}

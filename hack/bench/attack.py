@@ -4,7 +4,7 @@ A whole manager runs on an API server. A victim creates small, medium and large 
 steady rate, and the time from each creation to its JobSet is measured: without anything else, in an
 attack, and in a control attack. `bench.attacker` has what the attacker sends; the runtimes that it
 uses were created by an admin of its namespace. The control attack sends the same objects at the
-rate that the attack reached, as another kind with the same schema that the operator does not know:
+rate that the attack reached, as another kind with the same schema that the operator does not watch:
 it shows what they cost the API server, etcd and a machine with few cores without the operator. What
 the attack has stored is deleted before.
 
@@ -368,7 +368,7 @@ class LeaseWatch:
 
 
 class Prober:
-    """Asks for the probes as a kubelet does, but more often, and measures the time."""
+    """Calls the probes as a kubelet does, but more often, and measures the time."""
 
     def __init__(self, probes: ApiClient) -> None:
         self._probes = probes
@@ -641,7 +641,7 @@ def main() -> int:
         "--path-token",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="have a path token that the attacker does not know, as the chart has by default",
+        help="use a path token that the attacker does not have, as the chart does by default",
     )
     parser.add_argument("--attacker", choices=[*KINDS], help=argparse.SUPPRESS)
     parser.add_argument("--kubeconfig", type=Path, help=argparse.SUPPRESS)

@@ -122,7 +122,7 @@ def _written(manifest: Manifest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Target:
-    """What the attacker knows."""
+    """The information that the attacker has."""
 
     kubeconfig: Path
     namespace: str
@@ -157,7 +157,7 @@ class Tally:
         return cls(**counters, sent=read["sent"])
 
     def missing(self, classes: Sequence[str]) -> list[str]:
-        """Return the classes of which there is no request."""
+        """Return the classes that have no request."""
         return [each for each in classes if not self.classes[each]]
 
 

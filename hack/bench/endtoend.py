@@ -1,6 +1,6 @@
 """`make bench`: whole managers, each a process of its own, on a real API server.
 
-The server serves JobSets, and nobody but this program acts on them: it plays the JobSet controller
+The server serves JobSets, and only this program acts on them: it acts as the JobSet controller
 where TrainJobs are to get on. All shares the machine: server, etcd, manager and this program.
 """
 
@@ -59,7 +59,7 @@ Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def note(text: str) -> None:
-    """Say what goes on, for whoever waits."""
+    """Print progress."""
     print(f"… {text}", file=sys.stderr, flush=True)
 
 
@@ -88,7 +88,7 @@ def children_of(pid: int) -> list[int]:
 
 
 class Requests:
-    """What the API server was asked, by its own count."""
+    """The requests to the API server, by its own count."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
@@ -149,11 +149,11 @@ class ManagerUnderTest:
         return at
 
     async def made(self, job_sets: int) -> float:
-        """The time of day at which it had made so many JobSets: asking the server would slow it."""
+        """The time at which it had created `job_sets` JobSets, from its log, without requests."""
         return (await self._logged("object_created", job_sets))[-1]
 
     async def _logged(self, event: str, count: int) -> list[float]:
-        """The times of day of so many entries of the log."""
+        """The times of this number of log entries."""
         mark = f'"event":"{event}"'
 
         async def there() -> list[str] | None:
@@ -166,7 +166,7 @@ class ManagerUnderTest:
         return [_seconds(json.loads(line)["timestamp"]) for line in lines]
 
     async def settled(self, reconciles: int) -> None:
-        """Wait for so many reconciles, and until it is idle."""
+        """Wait for this number of reconciles, and until it is idle."""
 
         async def done() -> bool:
             return await self.reconciles() >= reconciles and await self.is_idle()
@@ -221,7 +221,7 @@ class Bench:
                 await process.wait()
 
     async def create_jobs(self, namespace: str, count: int, first: int = 0) -> float:
-        """Seconds to create so many TrainJobs."""
+        """Seconds to create this number of TrainJobs."""
 
         async def create(number: int) -> None:
             await self.client.create(TRAIN_JOBS, job_in(namespace, first + number))
@@ -229,13 +229,13 @@ class Bench:
         return await in_flight(count, create)
 
     async def count(self, resource: Resource[Any], namespace: str) -> int:
-        """How many objects there are, asked in the cheapest way."""
+        """The number of objects, read with the cheapest request."""
         path = resource.collection_path(namespace)
         page = await self.api.request("GET", path, query={"limit": "1"})
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
     async def job_sets_there(self, namespace: str, count: int) -> None:
-        """Wait for so many JobSets."""
+        """Wait for this number of JobSets."""
 
         async def there() -> bool:
             return await self.count(JOB_SETS, namespace) >= count
@@ -267,7 +267,7 @@ def job_in(namespace: str, number: int) -> dict[str, Any]:
 
 
 def bare(manifest: Manifest) -> dict[str, Any]:
-    """The object as its author applied it, as far as that can be told."""
+    """The object as its author applied it, without fields that the server adds."""
     metadata = manifest["metadata"]
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     return {
@@ -377,7 +377,7 @@ ENDED = {
 
 
 async def have(bench: Bench, namespace: str, count: int, is_so: Callable[[Manifest], bool]) -> None:
-    """Wait until so many TrainJobs are so."""
+    """Wait until this number of TrainJobs satisfies the condition."""
 
     async def so() -> bool:
         jobs = (await bench.client.list(TRAIN_JOBS, namespace=namespace)).items
@@ -387,7 +387,7 @@ async def have(bench: Bench, namespace: str, count: int, is_so: Callable[[Manife
 
 
 def is_active(job: Manifest) -> bool:
-    """Whether its status says that its pods run."""
+    """Whether its status reports running pods."""
     return any(each["ready"] for each in job.get("status", {}).get("jobsStatus", ()))
 
 
@@ -426,7 +426,7 @@ async def lives(bench: Bench, count: int) -> None:
 
 
 async def cost(bench: Bench, manager: ManagerUnderTest, namespace: str, jobs: int) -> float:
-    """Seconds of CPU to hear of a change to a settled TrainJob, and to find nothing to do."""
+    """Seconds of CPU to process a change to a settled TrainJob that requires no write."""
     mark = time.time()  # noqa: TID251
 
     async def poke(number: int) -> None:

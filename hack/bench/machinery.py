@@ -46,7 +46,7 @@ def row(what: str, value: str, remark: str = "") -> None:
 
 
 async def in_flight(count: int, work: Callable[[int], Awaitable[object]]) -> float:
-    """Seconds for `count` calls, so many of them at once."""
+    """Seconds for `count` calls, a number of them at once."""
     loop, numbers = asyncio.get_running_loop(), iter(range(count))
     began = loop.time()
 
@@ -76,7 +76,7 @@ async def queue() -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a candidate told of itself."""
+    """The figures that a candidate reported."""
 
     objects: int
     sync_seconds: float

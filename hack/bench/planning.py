@@ -65,7 +65,7 @@ def runtime(policy: dict[str, Any], jobs: list[dict[str, Any]]) -> ClusterTraini
 
 
 def job(nodes: int) -> TrainJob:
-    """A TrainJob as a user writes it, on so many nodes."""
+    """A TrainJob as a user writes it, on this number of nodes."""
     document = deepcopy(TRAIN_JOB)
     del document["spec"]["initializer"]
     document["spec"]["trainer"]["numNodes"] = nodes

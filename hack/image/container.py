@@ -72,7 +72,7 @@ class Container:
         return sorted(each.name for each in folder.iterdir()) if folder.is_mount() else []
 
     async def stop(self) -> int:
-        """Tell it to stop, as the kubelet does; returns the exit code."""
+        """Stop it, as the kubelet does; returns the exit code."""
         os.kill(self.pid, signal.SIGTERM)
         async with asyncio.timeout(TIMEOUT):
             return await self._process.wait()

@@ -49,7 +49,7 @@ class Sdk:
             done = await ran(
                 [str(python), str(SESSION), str(self.kubeconfig), self.namespace, scenario]
             )
-        assert done.code == 0, done.complaint
+        assert done.code == 0, done.error_output
         return json.loads(done.printed.splitlines()[-1])
 
 
@@ -111,6 +111,6 @@ def sdk(request: pytest.FixtureRequest, cluster: ControlPlane, namespace: str) -
 
 
 @pytest.fixture
-def person(api: ApiClient) -> Applicant:
-    """Somebody who writes objects with kubectl and reads its warnings."""
+def user(api: ApiClient) -> Applicant:
+    """A user who writes objects with kubectl and reads its warnings."""
     return applicant_with(api)

@@ -80,7 +80,7 @@ def options(client: Any) -> dict[str, str]:
 
 
 def error_of(call: Callable[[], Any]) -> str:
-    """What somebody reads when the call fails; empty if it does not."""
+    """The error message of a failed call; empty if the call succeeds."""
     try:
         call()
     except Exception:  # noqa: BLE001 - whatever it is, the test decides

@@ -45,11 +45,11 @@ async def test_jobs_are_trained_observed_and_deleted(
         "left": [],
     }
 
-    async def nothing_left() -> bool:
+    async def is_empty() -> bool:
         path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{sdk.namespace}/jobsets"
         return not (await api.get(path))["items"]
 
-    await until(nothing_left, within=BY_THE_END, what="the deletion of the JobSets")
+    await until(is_empty, within=BY_THE_END, what="the deletion of the JobSets")
 
 
 @by_default
@@ -70,12 +70,12 @@ async def test_options_of_later_releases_fail_with_the_name_of_the_field(
 
 
 async def test_list_jobs_with_a_string_in_num_proc_per_node(
-    sdk: Sdk, setting: str, person: Applicant
+    sdk: Sdk, setting: str, user: Applicant
 ) -> None:
     """Decision 0009: stored strings break clients of 2.2 and later, so they can be rejected."""
-    await person.create(in_namespace(sdk, train_job("number", trainer={PROCESSES: 1})))
+    await user.create(in_namespace(sdk, train_job("number", trainer={PROCESSES: 1})))
     string = train_job("string", trainer={PROCESSES: "auto"})
-    response = await person.create(in_namespace(sdk, string))
+    response = await user.create(in_namespace(sdk, string))
     reply = named_in(" ".join([response.denial, *response.warnings]), PROCESSES)
     outcome = await sdk("list")
     major, minor, _ = outcome["api"].split(".")
@@ -91,13 +91,13 @@ async def test_list_jobs_with_a_string_in_num_proc_per_node(
 
 @by_default
 async def test_runtime_without_framework_label_breaks_list_jobs_after_a_warning(
-    sdk: Sdk, person: Applicant
+    sdk: Sdk, user: Applicant
 ) -> None:
     name = f"unlabelled-{sdk.namespace}"
     unlabelled = runtime(name, kind="ClusterTrainingRuntime")
     del unlabelled["metadata"]["labels"]
-    response = await person.create(unlabelled)
-    await person.create(in_namespace(sdk, train_job("job", runtimeRef={"name": name})))
+    response = await user.create(unlabelled)
+    await user.create(in_namespace(sdk, train_job("job", runtimeRef={"name": name})))
     outcome = await sdk("list")
     texts = (*response.warnings, outcome["error"])
     found = [named_in(each, f"{LABEL_FRAMEWORK} label", LABEL_FRAMEWORK) for each in texts]

@@ -1,4 +1,4 @@
-"""A cluster for charts: nothing of ours is in it, and it tells who asked for what."""
+"""A cluster for chart tests, without our objects, with an audit log of all requests."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.cluster_options import FULL
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session, watched
-from tests.support.installations import Cluster, Ports, free_ports, wipe
+from tests.support.installations import Cluster, Ports, free_ports, remove_all
 from tests.support.releases import Release
 from tests.support.service_proxy import service_proxy
 
@@ -42,7 +42,7 @@ async def chart_cluster(
 def watched_chart_plane(
     request: pytest.FixtureRequest, chart_plane: ControlPlane
 ) -> Iterator[ControlPlane]:
-    """The cluster for one test, which tells what it logged if it fails."""
+    """The cluster for one test; its logs are shown if the test fails."""
     with watched(request.node, chart_plane):
         yield chart_plane
 
@@ -54,7 +54,7 @@ async def release(
     """A release that is not there, before and after."""
     release = Release(helm_program, chart_cluster.plane, chart_cluster.home)
     yield release
-    await wipe(release, api)
+    await remove_all(release, api)
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ from tests.support.installations import (
     free_ports,
     holder,
     hook,
-    play_kubelet,
+    remove_all,
     replicas,
     requests_by,
-    wipe,
+    run_as_kubelet,
 )
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime, train_job
@@ -57,7 +57,7 @@ from tests.support.scenarios import (
     WITH_INITIALIZERS,
     Scenario,
     disk,
-    keep_a_job_set_twice,
+    keep_a_job_set_again,
     on_nodes,
 )
 from tests.support.trainjobs import (
@@ -122,7 +122,7 @@ async def installed(chart_cluster: Cluster, helm_program: Path) -> AsyncIterator
                 yield Installed(release, ports, managers, chart_cluster, audited_from)
     finally:
         async with chart_cluster.plane.client() as api:
-            await wipe(release, api)
+            await remove_all(release, api)
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
 async def until_shipped(api: ApiClient) -> list[Object]:
     """Wait for the runtimes of the chart."""
 
-    async def there() -> list[Object] | None:
+    async def all_exist() -> list[Object] | None:
         path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
         found: list[Object] = (await api.get(path))["items"]
         return found if len(found) >= len(RUNTIMES) else None
 
-    return await until(there, within=BY_THE_END, what="the runtimes of the chart being there")
+    return await until(all_exist, within=BY_THE_END, what="the runtimes of the chart being there")
 
 
 async def test_helm_release_is_deployed_and_its_record_is_small(
@@ -195,23 +195,23 @@ async def test_lost_certificate_is_recreated(
     else:
         await api.request("PATCH", SECRET_PATH, body={"data": None}, content_type=MERGE)
 
-    async def is_believed() -> bool:
+    async def is_trusted() -> bool:
         secret = await api.get_or_none(SECRET_PATH)
         authority = (secret or {}).get("data", {}).get("ca.crt", before["ca.crt"])
         return authority != before["ca.crt"] and await bundles(api) == {authority}
 
-    await until(is_believed, within=BY_THE_END, what="a new certificate that is believed")
+    await until(is_trusted, within=BY_THE_END, what="a new certificate that is believed")
     await wait_called(installed.cluster.plane)
 
 
 async def bundles(api: ApiClient) -> set[str]:
-    """Whom the API server trusts when it calls the webhook."""
+    """The CA bundles that the API server trusts when it calls the webhook."""
     found = await api.get(CONFIGURATION_PATH)
     return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
 
 
 async def test_suspended_job_resumes_with_the_same_job_set(ground: Ground) -> None:
-    await keep_a_job_set_twice(ground)
+    await keep_a_job_set_again(ground)
 
 
 async def test_a_failing_job_fails(ground: Ground) -> None:
@@ -232,12 +232,12 @@ async def test_a_gang_has_a_pod_group_which_changes_with_it(ground: Ground, kind
     async def has_grown() -> bool:
         return (await ground.get(kind))["spec"].get("minResources") == {"cpu": "500m"}
 
-    await until(has_grown, within=BY_THE_END, what="a PodGroup that asks for the defaults")
+    await until(has_grown, within=BY_THE_END, what="a PodGroup that requests the defaults")
     await ground.suspend(suspend=False)
     await ground.until_ended("train")
 
 
-# By the kind of an object that somebody else has: the runtime of a TrainJob that needs one of the
+# By the kind of an object of another client: the runtime of a TrainJob that needs one of the
 # same name, and the name.
 FOREIGN = {
     "v1/Secret": ("mpi", "train-mpi-ssh-auth"),
@@ -250,15 +250,15 @@ FOREIGN = {
 
 @pytest.mark.parametrize("kind", FOREIGN)
 async def test_objects_of_other_owners_are_not_modified(ground: Ground, kind: str) -> None:
-    name, taken = FOREIGN[kind]
+    name, existing_name = FOREIGN[kind]
     api_version, _, kind = kind.rpartition("/")
     spec = {"spec": JOB_SET_PROBE["spec"]} if kind == "JobSet" else {}
-    theirs = {"apiVersion": api_version, "kind": kind, "metadata": {"name": taken}, **spec}
-    await ground.create(theirs)
+    foreign = {"apiVersion": api_version, "kind": kind, "metadata": {"name": existing_name}, **spec}
+    await ground.create(foreign)
     await ground.create_runtime(name)
     await ground.create_job(runtime=name)
     job = await ground.until_says("Blocked", "NameTaken")
-    assert taken in conditions_of(job)["Blocked"]["message"]
+    assert existing_name in conditions_of(job)["Blocked"]["message"]
 
 
 async def test_job_in_a_protected_namespace_is_blocked_with_the_denial(
@@ -288,11 +288,11 @@ async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
 
 
 async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> None:
-    person = applicant_with(ground.api)
+    user = applicant_with(ground.api)
 
     async def denied(manifest: Object) -> str:
         metadata = {**manifest["metadata"], "namespace": ground.namespace}
-        return (await person.create({**manifest, "metadata": metadata})).denial
+        return (await user.create({**manifest, "metadata": metadata})).denial
 
     for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
         reference = {"kind": kind, "name": "nowhere"}
@@ -309,7 +309,7 @@ async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> No
     await ground.until_running("train", 1)
     job = train_job("train")
     job["metadata"]["namespace"] = ground.namespace
-    outcome = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
+    outcome = await user.patch(job, {"spec": {"podTemplateOverrides": []}})
     assert "podTemplateOverrides" in outcome.denial
 
 
@@ -322,12 +322,12 @@ async def test_client_without_the_path_token_gets_no_information_about_runtimes(
     async with aiohttp.ClientSession() as session:
         for ports in installed.ports:
             path = f"{ports.webhook_url}{webhook_path(TRAIN_JOBS)}"
-            for stranger in ("", "/", "/plain", f"/{token[:-1]}", f"/{'0' * len(token)}"):
-                answers = [await answer_of(session, path + stranger, each) for each in reviews]
-                assert answers == [(404, "404 page not found\n")] * 2, stranger
-            # The same reviews with the token: the difference is what strangers must not learn.
-            told = [await answer_of(session, f"{path}/{token}", each) for each in reviews]
-            verdicts = [json.loads(text)["response"]["allowed"] for _, text in told]
+            for wrong_path in ("", "/", "/plain", f"/{token[:-1]}", f"/{'0' * len(token)}"):
+                answers = [await answer_of(session, path + wrong_path, each) for each in reviews]
+                assert answers == [(404, "404 page not found\n")] * 2, wrong_path
+            # The same reviews with the token: the difference must not be visible to other clients.
+            answered = [await answer_of(session, f"{path}/{token}", each) for each in reviews]
+            verdicts = [json.loads(text)["response"]["allowed"] for _, text in answered]
             assert verdicts == [True, False]
     missing = train_job(runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
     missing["metadata"]["namespace"] = ground.namespace
@@ -364,11 +364,11 @@ async def test_deleted_shipped_runtime_in_use_is_kept_and_recreated(
     await lives.until_ended("plain")
     path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/plain"
 
-    async def held() -> Object | None:
+    async def lease() -> Object | None:
         found = await api.get(path)
         return found if IN_USE in finalizers(found) else None
 
-    before = await until(held, within=BY_THE_END, what="the finalizer of a runtime in use")
+    before = await until(lease, within=BY_THE_END, what="the finalizer of a runtime in use")
     await api.delete(path)
     await lives.delete("TrainJob", "plain")
 
@@ -401,7 +401,7 @@ async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiC
     check = hook(await installed.release.objects("hooks"), "test")
     async with asyncio.TaskGroup() as both:
         testing = both.create_task(installed.release("test", NAME))
-        printed = await play_kubelet(installed.cluster, api, check)
+        printed = await run_as_kubelet(installed.cluster, api, check)
     assert "Phase:          Succeeded" in testing.result()
     assert "rejects an invalid TrainJob" in printed
     assert all(name in printed for name in RUNTIMES)

@@ -55,7 +55,7 @@ class Attempt:
     content_type: str = "application/json"
 
 
-def thing(api_version: str, kind: str, name: str, *owners: Object, **rest: Any) -> Object:
+def an_object(api_version: str, kind: str, name: str, *owners: Object, **rest: Any) -> Object:
     metadata: Object = {"name": name, **rest.pop("metadata", {})}
     if owners:
         metadata["ownerReferences"] = [*owners]
@@ -67,7 +67,7 @@ def core(namespace: str, plural: str, name: str = "") -> str:
 
 
 def secret(name: str, *owners: Object, **rest: Any) -> Object:
-    return thing("v1", "Secret", name, *owners, **rest)
+    return an_object("v1", "Secret", name, *owners, **rest)
 
 
 def created(namespace: str, manifest: Object, plural: str = "secrets") -> Attempt:
@@ -81,13 +81,13 @@ def patched(path: str, change: Object) -> Attempt:
 
 
 def secret_attacks(here: str) -> dict[str, Attempt]:
-    as_anybody = {**TOKEN, "metadata": {"annotations": OF_THE_CLUSTER}}
+    any_account = {**TOKEN, "metadata": {"annotations": OF_THE_CLUSTER}}
     as_default = {**TOKEN, "metadata": {"annotations": {"kubernetes.io/service-account.name": "x"}}}
     node = {"type": "bootstrap.kubernetes.io/token"}
-    theirs = core(here, "secrets", "theirs")
+    foreign_secret = core(here, "secrets", "theirs")
     return {
-        "token of any account": created("kube-system", secret("a", **as_anybody)),
-        "token with a TrainJob": created("kube-system", secret("a", OWNER, **as_anybody)),
+        "token of any account": created("kube-system", secret("a", **any_account)),
+        "token with a TrainJob": created("kube-system", secret("a", OWNER, **any_account)),
         "token of a tenant": created(here, secret("a", OWNER, **as_default)),
         "token of a node": created("kube-system", secret("bootstrap-token-a", OWNER, **node)),
         "Secret of another type": created(here, secret("a", OWNER, type="Opaque")),
@@ -96,11 +96,13 @@ def secret_attacks(here: str) -> dict[str, Attempt]:
             here, secret("a", {**OWNER, "apiVersion": "example.com/v1"}, **SSH_KEYS)
         ),
         "certificate elsewhere": created(here, secret(SECRET_PATH.rpartition("/")[2])),
-        "foreign Secret changed": patched(theirs, {"data": {"key": "bXk="}}),
-        "foreign Secret taken over": patched(theirs, {"metadata": {"ownerReferences": [OWNER]}}),
-        "foreign Secret read": patched(theirs, {}),
+        "foreign Secret changed": patched(foreign_secret, {"data": {"key": "bXk="}}),
+        "foreign Secret taken over": patched(
+            foreign_secret, {"metadata": {"ownerReferences": [OWNER]}}
+        ),
+        "foreign Secret read": patched(foreign_secret, {}),
         "foreign Secret applied": Attempt(
-            "PATCH", f"{theirs}?fieldManager=x&force=true", secret("theirs", OWNER), APPLY
+            "PATCH", f"{foreign_secret}?fieldManager=x&force=true", secret("theirs", OWNER), APPLY
         ),
         "given to another TrainJob": patched(
             core(here, "secrets", "keys"), {"metadata": {"ownerReferences": [OTHER_OWNER]}}
@@ -127,13 +129,13 @@ def object_attacks(here: str) -> dict[str, Attempt]:
         "ConfigMap changed": patched(config_map, {"data": {"a": "b"}}),
         "ConfigMap taken over": patched(config_map, {"metadata": {"ownerReferences": [OWNER]}}),
         "ConfigMap of the cluster": created(
-            "kube-system", thing("v1", "ConfigMap", "aws-auth", OWNER), "configmaps"
+            "kube-system", an_object("v1", "ConfigMap", "aws-auth", OWNER), "configmaps"
         ),
         "JobSet without a TrainJob": created(here, job_set, "jobsets"),
         "JobSet of the cluster": created("kube-system", owned_job_set, "jobsets"),
         **{
             f"gang without a TrainJob, {version}": created(
-                here, thing(version, "PodGroup", "a", spec={"minMember": 1}), "podgroups"
+                here, an_object(version, "PodGroup", "a", spec={"minMember": 1}), "podgroups"
             )
             for version in POD_GROUPS
         },
@@ -144,12 +146,12 @@ def runtime_attacks(here: str) -> dict[str, Attempt]:
     own = f"{COLLECTIONS['TrainingRuntime'].format(here)}/theirs"
     shared = f"{COLLECTIONS['ClusterTrainingRuntime']}/theirs"
     spec = {"spec": {"mlPolicy": {"numNodes": 7}}}
-    handed_over = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
+    labelled = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
     unlabelled = runtime("a", "ClusterTrainingRuntime")
     return {
         "runtime changed": patched(own, spec),
         "shared runtime changed": patched(shared, spec),
-        "shared runtime handed over": patched(shared, handed_over),
+        "shared runtime handed over": patched(shared, labelled),
         "shared runtime deleted": Attempt("DELETE", shared),
         "shared runtime created": Attempt(
             "POST", COLLECTIONS["ClusterTrainingRuntime"], unlabelled
@@ -158,7 +160,7 @@ def runtime_attacks(here: str) -> dict[str, Attempt]:
 
 
 def webhook_attacks(configuration: Object) -> dict[str, Attempt]:
-    everything = [
+    all_objects = [
         {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}
     ]
     foreign: Object = {"clientConfig": {"url": "https://foreign.example/all"}}
@@ -168,7 +170,7 @@ def webhook_attacks(configuration: Object) -> dict[str, Attempt]:
         "url": foreign,
         "path": {"clientConfig": {"service": {**service, "path": "/without-a-token"}}},
         "service": {"clientConfig": {"service": other_service}},
-        "rules": {"rules": everything},
+        "rules": {"rules": all_objects},
         "failurePolicy": {"failurePolicy": "Fail"},
         "namespaceSelector": {"namespaceSelector": {"matchLabels": {"a": "b"}}},
         "objectSelector": {"objectSelector": {"matchLabels": {"a": "b"}}},
@@ -216,13 +218,13 @@ def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str,
     return {
         "keys": created(here, secret("a", OWNER, **SSH_KEYS)),
         "keys read": patched(core(here, "secrets", "keys"), {}),
-        "hostfile": created(here, thing("v1", "ConfigMap", "a", OWNER), "configmaps"),
+        "hostfile": created(here, an_object("v1", "ConfigMap", "a", OWNER), "configmaps"),
         "JobSet": created(
             here, {**JOB_SET, "metadata": {"name": "a", "ownerReferences": [OWNER]}}, "jobsets"
         ),
         **{
             f"gang, {version}": created(
-                here, thing(version, "PodGroup", "a", OWNER, spec={"minMember": 1}), "podgroups"
+                here, an_object(version, "PodGroup", "a", OWNER, spec={"minMember": 1}), "podgroups"
             )
             for version in POD_GROUPS
         },
@@ -270,13 +272,13 @@ async def manager_of(plane: ControlPlane, api: ApiClient) -> AsyncIterator[Manag
 async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     release: Release, control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    # Nobody serves the webhook here.
+    # The webhook is not served here.
     values = {"webhook": {"failurePolicy": "Ignore"}, "managerPolicy": {"enabled": False}}
     await release.install(values=values)
     for plural in KINDS:
         await api.wait_served(await api.get(f"{CRDS}/{plural}.{GROUP}"))
     await api.create(with_namespace(secret("theirs", type="Opaque"), namespace))
-    await api.create(with_namespace(thing("v1", "ConfigMap", "theirs"), "kube-system"))
+    await api.create(with_namespace(an_object("v1", "ConfigMap", "theirs"), "kube-system"))
     await api.create(with_namespace(runtime("theirs"), namespace))
     # The owner exists, or else the garbage collector would delete the Secret.
     reference = {"name": "theirs", "kind": "TrainingRuntime"}
@@ -338,7 +340,7 @@ def with_namespace(manifest: Object, namespace: str) -> Object:
 async def test_certificate_secret_is_exempt_only_in_the_namespace_of_the_release(
     release: Release, control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    """The manager may create it again, as an Opaque Secret, where somebody has deleted it."""
+    """The manager may create it again, as an Opaque Secret, after another client deleted it."""
     await release.install(values={"webhook": {"failurePolicy": "Ignore"}})
     await api.delete(SECRET_PATH)
     name = SECRET_PATH.rpartition("/")[2]

@@ -16,7 +16,7 @@ from tests.support.audit import permissions_of, refused
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
 from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
-from tests.support.scenarios import keep_a_job_set_twice
+from tests.support.scenarios import keep_a_job_set_again
 from tests.support.trainjobs import BY_THE_END, Ground, summary
 from tests.support.webhooks import MERGE, applicant_with, wait_called
 
@@ -50,8 +50,8 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
             await ground.create_job("first", runtime="own")
         assert summary(await here.until_ended("first")) == {"Complete": "True/AllJobsCompleted"}
         assert "status" not in await elsewhere.get("TrainJob", "first")
-        await do_the_rest(here)
-        await ask_for_metrics(api, ports[0])
+        await delete_trainjob(here)
+        await query_metrics(api, ports[0])
 
     rights = permissions_of(objects, MANAGER, NAMESPACE)
     assert not refused(await requests_by(MANAGER, plane.audit_log, start, rights))
@@ -87,10 +87,10 @@ async def test_deleted_namespace_does_not_stop_the_manager_for_the_others(
             deleted.namespace
         ]
         await wait_called(plane, namespace)
-        person = applicant_with(api)
+        user = applicant_with(api)
         wrong = train_job("wrong", runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
         wrong["metadata"]["namespace"] = namespace
-        assert "nowhere" in (await person.create(wrong)).denial
+        assert "nowhere" in (await user.create(wrong)).denial
         await kept.create_job("second", runtime="own")
         assert summary(await kept.until_ended("second")) == {"Complete": "True/AllJobsCompleted"}
 
@@ -106,19 +106,19 @@ async def delete_namespace(api: ApiClient, namespace: str) -> None:
     await until(gone, within=BY_THE_END, what=f"the end of the namespace {namespace}")
 
 
-async def do_the_rest(ground: Ground) -> None:
+async def delete_trainjob(ground: Ground) -> None:
     """What a TrainJob that comes to its end at once has no need of."""
-    await keep_a_job_set_twice(ground)
+    await keep_a_job_set_again(ground)
     await ground.create({**JOB_SET_PROBE, "metadata": {"name": "taken"}})
     await ground.create_job("taken")
     await ground.until_says("Blocked", "NameTaken", name="taken")
     await have_a_runtime_replaced(ground.api)
     await delete_a_runtime_with_a_finalizer(ground)
-    person = applicant_with(ground.api)
+    user = applicant_with(ground.api)
     for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
         wrong = train_job("wrong", runtimeRef={"kind": kind, "name": "nowhere"})
         wrong["metadata"]["namespace"] = ground.namespace
-        assert "nowhere" in (await person.create(wrong)).denial
+        assert "nowhere" in (await user.create(wrong)).denial
 
 
 async def have_a_runtime_replaced(api: ApiClient) -> None:
@@ -137,13 +137,15 @@ async def have_a_runtime_replaced(api: ApiClient) -> None:
 async def delete_a_runtime_with_a_finalizer(ground: Ground) -> None:
     """As a manager of all namespaces has left it; this one adds none that it could not remove."""
     assert finalizers(await ground.get("TrainingRuntime", "own")) == []
-    left = runtime("left")
-    await ground.create({**left, "metadata": {**left["metadata"], "finalizers": [IN_USE]}})
+    remaining = runtime("left")
+    await ground.create(
+        {**remaining, "metadata": {**remaining["metadata"], "finalizers": [IN_USE]}}
+    )
     await ground.delete("TrainingRuntime", "left")
     await ground.until_gone("TrainingRuntime", "left")
 
 
-async def ask_for_metrics(api: ApiClient, ports: Ports) -> None:
+async def query_metrics(api: ApiClient, ports: Ports) -> None:
     """Ask as one who is known but may not see them, for which both reviews are needed."""
     header = {"Authorization": f"Bearer {await token(api, 'default', 'default')}"}
     async with (

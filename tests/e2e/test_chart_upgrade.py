@@ -1,6 +1,6 @@
 """Releases come and go: upgrade, rollback, uninstall, and an upgrade from Kubeflow Trainer itself.
 
-Meanwhile TrainJobs go on, and what people have made stays unless they say otherwise.
+Meanwhile TrainJobs continue, and objects of users are kept unless they request otherwise.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from tests.support.installations import (
     called_tokens,
     forget_kinds,
     hook,
-    play_kubelet,
     replicas,
     requests_by,
+    run_as_kubelet,
 )
 from tests.support.objects import API, runtime, train_job
 from tests.support.releases import CHART, NAME, NAMESPACE, HelmError, Release
@@ -92,7 +92,7 @@ def older_chart(folder: Path) -> Path:
     [version] = definition["spec"]["versions"]
     version["additionalPrinterColumns"].pop()
     del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["initializer"]
-    metadata = definition.pop("metadata")  # which the template knows as a text
+    metadata = definition.pop("metadata")  # which the template holds as text
     head = f"metadata:\n  name: {metadata['name']}\n"
     file.write_text(head + yaml.safe_dump(definition))
     return chart
@@ -110,15 +110,17 @@ def ground(api: ApiClient, namespace: str) -> Ground:
     return Ground(api, namespace)
 
 
-async def until_shipped(api: ApiClient, *there: str, gone: Sequence[str] = ()) -> dict[str, Object]:
+async def until_shipped(
+    api: ApiClient, *present: str, gone: Sequence[str] = ()
+) -> dict[str, Object]:
     """Wait until these runtimes are there, and those are not."""
 
-    async def as_wished() -> dict[str, Object] | None:
+    async def matches() -> dict[str, Object] | None:
         found = {each["metadata"]["name"]: each for each in (await api.get(SHIPPED))["items"]}
-        return found if {*there} <= {*found} and not {*gone} & {*found} else None
+        return found if {*present} <= {*found} and not {*gone} & {*found} else None
 
-    what = f"{there} being there and {gone} being gone"
-    return await until(as_wished, within=BY_THE_END, what=what)
+    description = f"{present} being there and {gone} being gone"
+    return await until(matches, within=BY_THE_END, what=description)
 
 
 async def until_image(api: ApiClient, name: str, ending: str) -> None:
@@ -158,12 +160,12 @@ def image_of(runtime: Object) -> str:
 
 
 async def bundles(api: ApiClient) -> set[str]:
-    """Whom the API server trusts when it calls the webhook."""
+    """The CA bundles that the API server trusts when it calls the webhook."""
     found = await api.get(CONFIGURATION_PATH)
     return {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
 
 
-async def begin_lasting(ground: Ground, **spec: Any) -> dict[str, str]:
+async def start_long_job(ground: Ground, **spec: Any) -> dict[str, str]:
     """A TrainJob that goes on for an hour; what it consists of."""
     await ground.create_job("lasting", **{**LASTING, "runtimeRef": OF_PLAIN, **spec})
     await ground.until_running("lasting", 1)
@@ -171,7 +173,7 @@ async def begin_lasting(ground: Ground, **spec: Any) -> dict[str, str]:
 
 
 async def parts(ground: Ground) -> dict[str, str]:
-    """What the TrainJob consists of, which nobody has made anew as long as it is the same."""
+    """The objects of the TrainJob with their UIDs: equal as long as none was re-created."""
     job_set = await ground.get("JobSet", "lasting")
     [pod] = await ground.pods("lasting")
     assert pod["status"]["phase"] == "Running"
@@ -179,7 +181,7 @@ async def parts(ground: Ground) -> dict[str, str]:
 
 
 async def crd(api: ApiClient) -> Object:
-    """What the API server knows of TrainJobs."""
+    """The CustomResourceDefinition of TrainJobs as stored."""
     [version] = (await api.get(f"{CRDS}/trainjobs.trainer.kubeflow.org"))["spec"]["versions"]
     found: Object = version
     return found
@@ -206,8 +208,12 @@ async def test_an_upgrade_and_a_rollback(
     async with replicas(chart_cluster, [old]) as [before]:
         await until_shipped(api, "retired", "mlx-distributed")
         await until_image(api, "plain", ":3.12-slim")
-        lasting = await begin_lasting(ground)
-        known, annotations, trusted = await crd(api), await pod_annotations(api), await bundles(api)
+        long_job = await start_long_job(ground)
+        old_crd, annotations, trusted = (
+            await crd(api),
+            await pod_annotations(api),
+            await bundles(api),
+        )
         assert trusted != {""}
         in_path = await called_tokens(api)
         assert in_path != {""}
@@ -221,22 +227,25 @@ async def test_an_upgrade_and_a_rollback(
             "checksum/config",
             "checksum/runtimes",
         }
-        learnt = await crd(api)
-        assert len(learnt["additionalPrinterColumns"]) == len(known["additionalPrinterColumns"]) + 1
-        async with replicas(chart_cluster, [new], beside=[old]):
+        updated_crd = await crd(api)
+        assert (
+            len(updated_crd["additionalPrinterColumns"])
+            == len(old_crd["additionalPrinterColumns"]) + 1
+        )
+        async with replicas(chart_cluster, [new], other_ports=[old]):
             await before.stop()
             await until_shipped(api, gone=["retired", "mlx-distributed"])
             await until_image(api, "plain", ":3.13-slim")
-            assert await parts(ground) == lasting
+            assert await parts(ground) == long_job
 
     await release("rollback", NAME)
     assert await bundles(api) == trusted
     assert await called_tokens(api) == in_path
-    assert (await crd(api))["additionalPrinterColumns"] == known["additionalPrinterColumns"]
+    assert (await crd(api))["additionalPrinterColumns"] == old_crd["additionalPrinterColumns"]
     async with replicas(chart_cluster, [old]):
         await until_shipped(api, "retired", "mlx-distributed")
         await until_image(api, "plain", ":3.12-slim")
-        assert await parts(ground) == lasting
+        assert await parts(ground) == long_job
 
 
 async def test_uninstall_keeps_user_objects_by_default(
@@ -250,15 +259,15 @@ async def test_uninstall_keeps_user_objects_by_default(
     await release.install(values=values)
     async with replicas(chart_cluster, ports[:1]):
         await until_shipped(api, "plain", "torch-distributed")
-        lasting = await begin_lasting(ground)
+        long_job = await start_long_job(ground)
     await release.uninstall()
     for path in (DEPLOYMENT, CONFIGURATION_PATH, SECRET_PATH):
         assert await api.get_or_none(path) is None
     await until_shipped(api, "plain", "torch-distributed")
-    assert await parts(ground) == lasting
+    assert await parts(ground) == long_job
 
-    # Nothing but the same name and namespace is needed: what was kept still says whose it is.
-    slowly = {"podAnnotations": FOR_LONG}  # until we say that the hook's pod has ended
+    # Only the same name and namespace are needed: kept objects still record their release.
+    slowly = {"podAnnotations": FOR_LONG}  # until the test ends the hook's pod
     await release.install(values={**values, "crds": {"keep": False}, "hooks": slowly})
     hooks = await release.objects("hooks")
     purge = hook(hooks, "pre-delete")
@@ -271,7 +280,7 @@ async def test_uninstall_keeps_user_objects_by_default(
         await ground.until_in_use("own")
         async with asyncio.TaskGroup() as both:
             both.create_task(release.uninstall())
-            printed = await play_kubelet(chart_cluster, api, purge)
+            printed = await run_as_kubelet(chart_cluster, api, purge)
             manager.kill()  # with its rights
     assert "TrainJob" in printed
     for plural in KINDS:
@@ -288,9 +297,9 @@ async def test_path_token_is_generated_once_for_each_installation(
 ) -> None:
     """No manager runs here, so the webhook is optional."""
     optional = merged(WITHOUT_CRDS, {"webhook": {"failurePolicy": "Ignore"}})
-    nowhere = {**optional, "nodeSelector": {"no-node-has": "this-label"}}
+    unschedulable = {**optional, "nodeSelector": {"no-node-has": "this-label"}}
     with pytest.raises(HelmError):  # a first installation that fails
-        await release.install(CHART, "--wait", "--timeout=1s", values=nowhere)
+        await release.install(CHART, "--wait", "--timeout=1s", values=unschedulable)
     [token] = await called_tokens(api)
     assert TOKEN.fullmatch(token)
     await release.upgrade(CHART, "--install", values=optional)
@@ -301,7 +310,7 @@ async def test_path_token_is_generated_once_for_each_installation(
 
     await release.upgrade(values=merged(optional, {"webhook": {"pathTokens": ["plain"]}}))
     assert await called_tokens(api) == {""}
-    await release.upgrade(values=optional)  # it stays off until somebody introduces one again
+    await release.upgrade(values=optional)  # it stays disabled until it is enabled again
     assert await called_tokens(api) == {""}
     await release("rollback", NAME, "3")
     assert await called_tokens(api) == {token}
@@ -320,7 +329,7 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     ground: Ground,
     tmp_path: Path,
 ) -> None:
-    """As docs/install.md tells it. Nobody runs the original: its webhook is not asked."""
+    """As docs/install.md describes it. The original does not run, so its webhook is not called."""
     api = ground.api
     await forget_kinds(api)  # that they are in no release is what makes it difficult
     await release.install(
@@ -334,7 +343,7 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     originals = {**await upstream_runtimes()}
     del originals["torch-distributed"]
     for original in originals.values():
-        await api.apply(original)  # by somebody else, server-side
+        await api.apply(original)  # by another client, server-side
     await ground.create(runtime("own"))
     await ground.create_job("waiting", "own", suspend=True)
     reference = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
@@ -343,11 +352,11 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     await release.upgrade(CHART, "--take-ownership", "--reset-values", values=values)
     assert await called_tokens(api) == {""}  # the original's pods would reject another path
     async with replicas(chart_cluster, ports[:1]):
-        theirs = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
-        assert image_of(theirs) == "trainer"
-        # What others have made is theirs until they say otherwise.
+        edited = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
+        assert image_of(edited) == "trainer"
+        # Objects of other clients are not adopted unless requested.
         label = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
-        path = await api.path_of(theirs | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
+        path = await api.path_of(edited | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
         await api.request("PATCH", path, body=label, content_type=MERGE)
         await until_image(api, "torch-distributed", "-runtime")
         for name in originals:

@@ -7,13 +7,13 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import ApiError
 from kftrainer.kube.objects.resource import Manifest
 from tests.support.golden import CASES
-from tests.support.strict_transport import StrictTransport, lost
+from tests.support.strict_transport import StrictTransport, dropped_fields
 
 
 async def verdict(client: Client, jobset: Manifest) -> list[str]:
     """What JobSet has against it, or would make of it."""
     try:
-        return [*lost(jobset, await client.apply(JOB_SETS, jobset, dry_run=True))]
+        return [*dropped_fields(jobset, await client.apply(JOB_SETS, jobset, dry_run=True))]
     except ApiError as error:
         return [str(error)]
 

@@ -25,8 +25,8 @@ from tests.support.webhooks import admitting_manager
 
 LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 QUEUE = {"kueue.x-k8s.io/queue-name": "team"}
-WINDOW = 10.0  # seconds
-# Without a back-off there are some fifty in the window; with one that doubles from 1 s, four.
+WINDOW = 5.0  # seconds
+# Without a back-off there are some 25 in the window; with one that doubles from 1 s, three.
 RESUMES = 6
 
 
@@ -45,7 +45,7 @@ def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
 
 @dataclass(slots=True)
 class SuspendingQueue:
-    """Suspends a JobSet as soon as somebody resumes it, and counts how often it had to."""
+    """Suspends a JobSet whenever it is resumed, and counts how often."""
 
     # Generations of the JobSet that were not suspended: its status changes without a new one.
     _resumed_as: set[int] = field(default_factory=set)
@@ -92,7 +92,7 @@ async def test_jobset_that_another_controller_keeps_suspending_is_resumed_with_b
         with pytest.raises(NotReadyError):
             await until(too_many, within=WINDOW, what=f"more than {RESUMES} resumes")
         assert queue.resumes > 1, "the JobSet was never resumed"
-    # Nobody suspends it any more.
+    # The other client no longer suspends it.
     await ground.until_running("train", 1)
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus reads a manager at work, and has an answer to all that is asked of it."""
+"""A real Prometheus scrapes a working manager, and every query returns data."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -32,19 +32,19 @@ from tests.support.trainjobs import (
 from tests.support.webhooks import admitting_manager, applicant_with
 
 JOB = "kubeflow-trainer-controller-manager"
-STRANGER, API_SERVER = "stranger", "apiserver"
+OTHER_CLIENT, API_SERVER = "stranger", "apiserver"
 DASHBOARD = CHART / "files" / "dashboard.json"
 # As Grafana fills them in; all that happens does so within a few minutes.
 VARIABLES = {"job": JOB, "namespace": ".*", "__rate_interval": "10m", "__range": "10m"}
 WITHIN = 60.0
 FIRST_END = f'kftrainer_trainjob_duration_seconds_count{{job="{JOB}",result="Complete"}}'
 FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}"}}'
-GOOD: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
-# What alerts read that a cluster without trouble does not have: each is there once it happens.
+SHORT_JOB: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
+# Metrics that alerts read and that exist only after the first failure.
 OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'
 REFUSALS = "the API server has refused us nothing"
 IGNORE = "only with failurePolicy Ignore"
-ONLY_IN_TROUBLE = {
+ONLY_AFTER_FAILURES = {
     f'rest_client_requests_total{{code="401",job="{JOB}"}}': REFUSALS,
     f'rest_client_requests_total{{code="403",job="{JOB}",method="GET"}}': REFUSALS,
     f'rest_client_requests_total{{code=~"429|5..|<error>",job="{JOB}"}}': REFUSALS,
@@ -79,23 +79,25 @@ async def work(ground: Ground) -> None:
         "spec": {"suspend": True, "replicatedJobs": []},
     }
     await ground.create(foreign)
-    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
+    unschedulable = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
     jobs: Mapping[str, Mapping[str, Any]] = {
-        "good": GOOD,
+        "good": SHORT_JOB,
         "bad": {"podTemplateOverrides": pods_with(labels=FAILS)},
         "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
-        "waiting": {"podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": nowhere}]},
+        "waiting": {
+            "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": unschedulable}]
+        },
         "resting": {"suspend": True},
         "blocked": {},
     }
     for name, spec in jobs.items():
         await ground.create_job(name, "once", **spec)
-    person = applicant_with(ground.api)
+    user = applicant_with(ground.api)
     wrong = {"name": "there-is-none", "kind": "TrainingRuntime"}
     for number in range(3):
         manifest = train_job(f"wrong-{number}", runtimeRef=wrong)
         manifest["metadata"]["namespace"] = ground.namespace
-        assert (await person.create(manifest)).denial
+        assert (await user.create(manifest)).denial
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -125,7 +127,7 @@ async def watched(
             its_api = full_control_plane.url.removeprefix("https://")
             targets = (
                 Target(JOB, address, token, labels={"namespace": "kubeflow-system"}),
-                Target(STRANGER, address),
+                Target(OTHER_CLIENT, address),
                 Target(API_SERVER, its_api, token, only="apiserver_admission.*", every="5s"),
             )
             async with scraping(prometheus_program, folder, targets, rules) as prometheus:
@@ -136,11 +138,11 @@ async def watched(
                     return bool(manager.log_entries("manager_started"))
 
                 await until(leads, within=WITHIN, what="the manager leading")
-                # No rate tells what a series begins with, so somebody comes before the others.
+                # A rate omits the first value of a series: one TrainJob comes first.
                 await ground.create(one_try_runtime("once"))
-                await ground.create_job("first", "once", **GOOD)
-                for told in (FIRST_PODS, FIRST_END):
-                    await watched.until_answered(told, what="the first")
+                await ground.create_job("first", "once", **SHORT_JOB)
+                for metric in (FIRST_PODS, FIRST_END):
+                    await watched.until_answered(metric, what="the first")
                 await work(ground)
                 await ground.until_ended("good")
                 await ground.until_ended("bad", "Failed")
@@ -151,14 +153,16 @@ async def watched(
 
 
 def queries() -> list[PanelQuery]:
-    """All that the dashboard asks."""
+    """All queries of the dashboard."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [asked for panel in panels for asked in queries_of(panel, VARIABLES)]
+    return [panel_query for panel in panels for panel_query in queries_of(panel, VARIABLES)]
 
 
-@pytest.mark.parametrize("asked", queries(), ids=lambda asked: f"{asked.panel}-{asked.legend}")
-async def test_every_panel_has_data(watched: Watched, asked: PanelQuery) -> None:
-    await watched.until_answered(asked.expr, what=asked.panel)
+@pytest.mark.parametrize(
+    "panel_query", queries(), ids=lambda panel_query: f"{panel_query.panel}-{panel_query.legend}"
+)
+async def test_every_panel_has_data(watched: Watched, panel_query: PanelQuery) -> None:
+    await watched.until_answered(panel_query.expr, what=panel_query.panel)
 
 
 async def test_misspelt_query_has_no_data(watched: Watched) -> None:
@@ -168,10 +172,10 @@ async def test_misspelt_query_has_no_data(watched: Watched) -> None:
 
 async def test_unauthorized_user_gets_no_metrics(watched: Watched) -> None:
     async def refused() -> bool:
-        return "401" in await watched.prometheus.complaint_about(STRANGER)
+        return "401" in await watched.prometheus.complaint_about(OTHER_CLIENT)
 
     await until(refused, within=WITHIN, what="the scrape without a token being refused")
-    [up] = await watched.prometheus.query(f'up{{job="{STRANGER}"}}')
+    [up] = await watched.prometheus.query(f'up{{job="{OTHER_CLIENT}"}}')
     assert up.points[0][1] == 0
 
     async def is_shown() -> bool:
@@ -205,16 +209,16 @@ async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:
 async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) -> None:
     """The last one: it takes the manager away, so that it cannot be called."""
     await watched.manager.stop()
-    person = applicant_with(api)
+    user = applicant_with(api)
     missed = train_job("unseen", runtimeRef={"name": "once", "kind": "TrainingRuntime"})
     missed["metadata"]["namespace"] = watched.namespace
-    assert "failed calling webhook" in (await person.create(missed)).message
+    assert "failed calling webhook" in (await user.create(missed)).message
     read = {
         selector: rule["name"]
         for rule in await watched.prometheus.rules()
         for selector in await watched.prometheus.selectors(rule["query"])
     }
-    assert set(ONLY_IN_TROUBLE) <= set(read), "nobody reads this any more"
+    assert set(ONLY_AFTER_FAILURES) <= set(read), "nobody reads this any more"
     for selector, alert in read.items():
-        if selector not in ONLY_IN_TROUBLE:
+        if selector not in ONLY_AFTER_FAILURES:
             await watched.until_answered(f"last_over_time({selector}[10m])", what=alert)

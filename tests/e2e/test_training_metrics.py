@@ -25,11 +25,11 @@ from tests.support.trainjobs import (
 
 COUNTS = "kftrainer_trainjobs"
 OLDEST = "kftrainer_trainjob_oldest_timestamp_seconds"
-MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
+CREATION_COUNT = "kftrainer_trainjob_jobset_creation_seconds_count"
 RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
-TOOK = "kftrainer_trainjob_duration_seconds_count"
+DURATION_COUNT = "kftrainer_trainjob_duration_seconds_count"
 FOR_ALL, OF_ITS_OWN = "ClusterTrainingRuntime", "_namespaced"
-NOWHERE = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
+UNSCHEDULABLE = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
 SHORT: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
 
 
@@ -46,11 +46,11 @@ async def metrics() -> AsyncIterator[Scraper]:
         yield metrics
 
 
-async def until_told(
-    metrics: Scraper, name: str, *labels: str, told: Mapping[Any, float], **of: str
+async def until_reported(
+    metrics: Scraper, name: str, *labels: str, expected: Mapping[Any, float], **of: str
 ) -> None:
     """Wait until these are the series, by one label or by several."""
-    wanted = {key if isinstance(key, tuple) else (key,): told[key] for key in told}
+    wanted = {key if isinstance(key, tuple) else (key,): expected[key] for key in expected}
 
     async def user_visible() -> bool:
         found = await metrics.series(name, *labels, **of)
@@ -59,7 +59,7 @@ async def until_told(
 
     last: list[Any] = []
     try:
-        await until(user_visible, within=BY_THE_END, what=f"{name} being told")
+        await until(user_visible, within=BY_THE_END, what=f"{name} being reported")
     except Exception as error:
         error.add_note(f"{name} is {last[-1:]}, not {wanted}")
         raise
@@ -76,13 +76,13 @@ async def runtime(ground: Ground) -> AsyncIterator[str]:
 
 async def begin(ground: Ground, runtime: str) -> None:
     """A TrainJob in each state, one of them on a runtime of its namespace."""
-    nowhere = [{"targetJobs": [{"name": "node"}], "spec": NOWHERE}]
+    unschedulable = [{"targetJobs": [{"name": "node"}], "spec": UNSCHEDULABLE}]
     await ground.create(one_try_runtime(f"{runtime}-bad"))
     jobs: dict[str, Any] = {
         "good": SHORT,
         "resting": {"suspend": True, **SHORT},
         "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
-        "waiting": {"podTemplateOverrides": nowhere},
+        "waiting": {"podTemplateOverrides": unschedulable},
     }
     for name, spec in jobs.items():
         await create_job(ground, name, runtime, **spec)
@@ -117,37 +117,47 @@ async def test_states_and_durations_are_reported_once_and_removed_with_their_job
     async with ready_manager(control_plane, *flags) as manager:
         await until_jobs_are_watched(manager)
         await begin(ground, runtime)
-        await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
-        await until_told(metrics, MADE, told={(): 4}, runtime=runtime)
-        await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
-        await until_told(metrics, TOOK, told={(): 1}, runtime=runtime, result="Complete")
-        await until_told(metrics, TOOK, told={(): 1}, runtime=OF_ITS_OWN, result="Failed")
-        assert await metrics.series(MADE, runtime=OF_ITS_OWN) == {(): 1}
+        await until_reported(
+            metrics, COUNTS, "runtime", "state", expected=states, namespace=namespace
+        )
+        await until_reported(metrics, CREATION_COUNT, expected={(): 4}, runtime=runtime)
+        await until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
+        await until_reported(
+            metrics, DURATION_COUNT, expected={(): 1}, runtime=runtime, result="Complete"
+        )
+        await until_reported(
+            metrics, DURATION_COUNT, expected={(): 1}, runtime=OF_ITS_OWN, result="Failed"
+        )
+        assert await metrics.series(CREATION_COUNT, runtime=OF_ITS_OWN) == {(): 1}
         await check_oldest(ground, metrics)
         assert list(await metrics.series("kftrainer_build_info", "version", "python"))
 
         await manager.stop()
         manager.start()
-        await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
+        await until_reported(
+            metrics, COUNTS, "runtime", "state", expected=states, namespace=namespace
+        )
         await check_oldest(ground, metrics)
         await until_jobs_are_watched(manager, starts=2)
         await create_job(ground, "later", runtime, **SHORT)
         await ground.suspend(suspend=False, name="resting")
         # Of the one that rested the pod is new to the manager, and its JobSet is not.
-        await until_told(metrics, TOOK, told={(): 2}, runtime=runtime, result="Complete")
-        await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
-        await until_told(metrics, MADE, told={(): 1}, runtime=runtime)
-        assert await metrics.series(TOOK, runtime=OF_ITS_OWN) == {}
+        await until_reported(
+            metrics, DURATION_COUNT, expected={(): 2}, runtime=runtime, result="Complete"
+        )
+        await until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
+        await until_reported(metrics, CREATION_COUNT, expected={(): 1}, runtime=runtime)
+        assert await metrics.series(DURATION_COUNT, runtime=OF_ITS_OWN) == {}
 
         for job in await ground.all("TrainJob"):
             await ground.delete("TrainJob", job["metadata"]["name"])
-        await until_told(metrics, COUNTS, told={}, namespace=namespace)
+        await until_reported(metrics, COUNTS, expected={}, namespace=namespace)
         assert await metrics.series(OLDEST, namespace=namespace) == {}
-        assert await metrics.series(TOOK, runtime=runtime) == {(): 2}
+        assert await metrics.series(DURATION_COUNT, runtime=runtime) == {(): 2}
 
 
 async def check_oldest(ground: Ground, metrics: Scraper) -> None:
-    """Since when each state lasts is no earlier than the creation of who is in it."""
+    """The start of a state is never before the creation of a TrainJob that is in it."""
     found = await metrics.series(OLDEST, "state", namespace=ground.namespace)
     assert set(found) == {("Pending",), ("Running",), ("Suspended",), ("Blocked",)}
     for job, state in {"waiting": "Pending", "lasting": "Running", "blocked": "Blocked"}.items():
@@ -170,16 +180,16 @@ async def test_only_the_leader_counts(
         scraper() as other_metrics,
         ready_manager(control_plane, *flags, *metrics.flags) as leader,
     ):
-        await until_told(metrics, COUNTS, "state", told={"Complete": 1})
+        await until_reported(metrics, COUNTS, "state", expected={"Complete": 1})
         async with ready_manager(control_plane, *flags, *other_metrics.flags) as other:
             assert not other.log_entries("manager_started")
             text = await other_metrics.text()
             assert "kftrainer_build_info{" in text
             assert "kftrainer_trainjob" not in text
             await leader.stop()
-            await until_told(other_metrics, COUNTS, "state", told={"Complete": 1})
+            await until_reported(other_metrics, COUNTS, "state", expected={"Complete": 1})
             await until_jobs_are_watched(other)
             await ground.create_job("second", "once", **SHORT)
-            await until_told(other_metrics, COUNTS, "state", told={"Complete": 2})
-            for name in (MADE, RAN, TOOK):
-                await until_told(other_metrics, name, told={(): 1})
+            await until_reported(other_metrics, COUNTS, "state", expected={"Complete": 2})
+            for name in (CREATION_COUNT, RAN, DURATION_COUNT):
+                await until_reported(other_metrics, name, expected={(): 1})

@@ -49,9 +49,9 @@ def shipped(name: str) -> Object:
 
 def outside_launcher() -> Object:
     """MPI with a launcher that does not train."""
-    made = shipped("deepspeed-distributed")
-    made["spec"]["mlPolicy"]["mpi"]["runLauncherAsNode"] = False
-    return {**made, "kind": "TrainingRuntime", "metadata": {"name": "outside-launcher"}}
+    deepspeed = shipped("deepspeed-distributed")
+    deepspeed["spec"]["mlPolicy"]["mpi"]["runLauncherAsNode"] = False
+    return {**deepspeed, "kind": "TrainingRuntime", "metadata": {"name": "outside-launcher"}}
 
 
 def plain() -> Object:
@@ -89,7 +89,7 @@ async def begin(ground: Ground) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def metrics_url() -> AsyncIterator[str]:
-    """Where the manager tells how many requests it has sent."""
+    """The manager's metrics, which count the requests that it has sent."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
@@ -139,17 +139,17 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
 
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
-    resting = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
-    job = await ground.until_rows({"name": "node", **resting})
+    suspended_status = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
+    job = await ground.until_rows({"name": "node", **suspended_status})
     assert summary(job) == {"Suspended": "True/Suspended"}
 
     toleration = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
-    there = {
+    created = {
         "nodeSelector": {"kubernetes.io/hostname": "kwok-2"},
         "tolerations": [toleration],
     }
     [override] = pods_with(annotations=FOR_LONG)
-    changed = {"podTemplateOverrides": [{**override, "spec": there}], "suspend": False}
+    changed = {"podTemplateOverrides": [{**override, "spec": created}], "suspend": False}
     await ground.patch("TrainJob", "train", {"spec": changed})
     pods = await ground.until_running("train", 2)
     assert [each["spec"]["nodeName"] for each in pods] == ["kwok-2"] * 2
@@ -160,7 +160,7 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
     await ground.until_says("Suspended", "Suspended")
-    await ground.until_rows({"name": "node", **resting})  # before that, admission refuses
+    await ground.until_rows({"name": "node", **suspended_status})  # before that, admission refuses
 
     changed = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT), "suspend": False}
     await ground.patch("TrainJob", "train", {"spec": changed})
@@ -186,16 +186,18 @@ async def test_it_runs_to_its_end(lives: Ground, name: str, manager: ManagerProc
     assert await lives.pod_counts(name) == LIVES[name].pods
     assert made_job_sets(manager, lives.namespace, name) == 1
 
-    async def all_told() -> list[Object] | None:
+    async def events_exist() -> list[Object] | None:
         rows: list[Object] = (await lives.get("TrainJob", name))["status"]["jobsStatus"]
         trainer = "launcher" if "launcher" in LIVES[name].pods else "node"
         done = any(row["name"] == trainer and row["succeeded"] == 1 for row in rows)
         return rows if done else None
 
-    rows = await until(all_told, within=BY_THE_END, what=f"{name} telling that its jobs succeeded")
+    rows = await until(
+        events_exist, within=BY_THE_END, what=f"{name} telling that its jobs succeeded"
+    )
     assert all(set(row) == {"name", *COUNTS} for row in rows)
-    asked = (await lives.get("JobSet", name))["spec"]["replicatedJobs"]
-    assert sorted(row["name"] for row in rows) == sorted(each["name"] for each in asked)
+    replicated_jobs = (await lives.get("JobSet", name))["spec"]["replicatedJobs"]
+    assert sorted(row["name"] for row in rows) == sorted(each["name"] for each in replicated_jobs)
 
 
 @pytest.mark.parametrize("name", ["cached", *ON_TORCHTUNE])
@@ -212,14 +214,14 @@ async def test_initializers_are_over_before_the_training_begins(lives: Ground, n
 
 async def test_initializers_get_their_storage_uris(lives: Ground) -> None:
     await lives.until_ended("llama-1b")
-    told = {
+    events = {
         container["name"]: variable["value"]
         for pod in await lives.pods("llama-1b")
         for container in pod["spec"]["containers"]
         for variable in container["env"]
         if variable["name"] == "STORAGE_URI"
     }
-    assert told == {
+    assert events == {
         "dataset-initializer": "hf://team/dataset",
         "model-initializer": "hf://team/model",
     }
@@ -247,13 +249,13 @@ async def test_the_hostfile_names_the_pods_that_train(lives: Ground, name: str) 
 async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
     await lives.until_ended("torch")
     pods = await lives.pods("torch")
-    told = [
+    events = [
         {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         for pod in pods
     ]
-    assert {each["PET_MASTER_ADDR"] for each in told} == {"torch-node-0-0.torch"}
+    assert {each["PET_MASTER_ADDR"] for each in events} == {"torch-node-0-0.torch"}
     assert "torch-node-0-0.torch" in {host(pod) for pod in pods}
-    assert {each["PET_NNODES"] for each in told} == {"2"}
+    assert {each["PET_NNODES"] for each in events} == {"2"}
 
 
 async def test_unchanged_trainjob_is_not_written(
@@ -287,11 +289,11 @@ async def test_unchanged_trainjob_is_not_written(
 
 async def test_pod_group_of_a_gang_is_deleted_with_the_job(ground: Ground) -> None:
     """The last one: the garbage collector notices new kinds only every thirty seconds."""
-    asking = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+    requested = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     await ground.create(
         runtime(
             "gang",
-            jobs=[replicated_job(resources=asking)],
+            jobs=[replicated_job(resources=requested)],
             podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 77}},
         )
     )

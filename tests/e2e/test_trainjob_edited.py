@@ -157,17 +157,17 @@ async def test_job_is_suspended_with_an_invalid_runtime(
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
     await ground.until_running("train", 1)
-    sound = a_runtime("torch")["spec"]
+    valid_spec = a_runtime("torch")["spec"]
     broken = a_runtime("torch")["spec"]
     [job] = broken["template"]["spec"]["replicatedJobs"]
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
-    async def noticed() -> bool:
+    async def has_event() -> bool:
         entries = manager.log_entries("plan_not_updated")
         return any(each["namespace"] == ground.namespace for each in entries)
 
-    await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")
+    await until(has_event, within=BY_THE_END, what="the manager noticing the broken runtime")
     assert summary(await ground.get("TrainJob")) == {}
 
     await ground.suspend(suspend=True)
@@ -175,7 +175,7 @@ async def test_job_is_suspended_with_an_invalid_runtime(
     blocked = await ground.until_says("Blocked", "InvalidRuntime")
     assert summary(blocked) == {"Suspended": "True/Suspended", "Blocked": "True/InvalidRuntime"}
 
-    await ground.patch("TrainingRuntime", "torch", {"spec": sound})
+    await ground.patch("TrainingRuntime", "torch", {"spec": valid_spec})
     await ground.until_without("Blocked")
     await ground.suspend(suspend=False)
     await ground.until_running("train", 1)
@@ -195,11 +195,11 @@ async def test_kubectl_shows_the_events_of_a_job_that_waits_for_its_runtime(
 
     why = f"TrainingRuntime torch is not found in namespace {ground.namespace}"
 
-    async def told() -> str | None:  # events come when they come
+    async def event_message() -> str | None:  # events come when they come
         text = await kubectl("describe", "trainjob", "train")
         return text if "TrainJobResourcesCreationFailed" in text else None
 
-    described = await until(told, within=BY_THE_END, what="the event in kubectl describe")
+    described = await until(event_message, within=BY_THE_END, what="the event in kubectl describe")
     status, events = re.sub(" +", " ", described).split("\nEvents:")
     assert f"Message: {why}\n Reason: RuntimeNotFound\n Status: True\n Type: Blocked" in status
     assert re.search(

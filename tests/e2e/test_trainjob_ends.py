@@ -84,7 +84,7 @@ async def test_finished_trainjob_does_not_restart_when_its_job_set_expires(
     ground: Ground, manager: ManagerProcess
 ) -> None:
     """Defects D3 and D4."""
-    await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=15))
+    await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=5))
     await ground.create_job("good", "brief")
     await ground.create_job("bad", "brief", **FAILING)
     before = {

@@ -1,4 +1,4 @@
-"""What tests of installations need: who asked for what, and Services that lead somewhere."""
+"""Audit log and Services of the control plane for installation tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,19 +30,21 @@ CONFIG_MAP = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plane(bare_control_plane: ControlPlane) -> AsyncIterator[ControlPlane]:
-    """A control plane with both; the other one is asked for so that programs are there."""
+    """A control plane with both; the other one is requested so that programs are built."""
     async with running(Shape(audit=True, service_proxy=True)) as plane:
         yield plane
 
 
 async def answered(plane: ControlPlane, user: str, requests: int) -> list[AuditedRequest]:
-    """The user's requests, as soon as there are so many."""
+    """The user's requests, once there is this number of them."""
 
-    async def told() -> list[AuditedRequest] | None:
+    async def recorded() -> list[AuditedRequest] | None:
         found = requests_of(plane.audit_log, user)
         return found if len(found) >= requests else None
 
-    return await until(told, within=WITHIN, what=f"{requests} requests of {user} in the audit log")
+    return await until(
+        recorded, within=WITHIN, what=f"{requests} requests of {user} in the audit log"
+    )
 
 
 async def test_audit_log_contains_granted_and_denied_requests(plane: ControlPlane) -> None:
@@ -53,9 +55,14 @@ async def test_audit_log_contains_granted_and_denied_requests(plane: ControlPlan
     async with plane.client("eve") as eve:
         with pytest.raises(ApiError):
             await eve.get("/api/v1/namespaces/default/configmaps/x")
-    [asked] = await answered(plane, "eve", 1)
-    assert (asked.verb, asked.resource, asked.name, asked.code) == ("get", "configmaps", "x", 403)
-    assert refused([asked]) == ["403 get /api/v1/namespaces/default/configmaps/x"]
+    [audited] = await answered(plane, "eve", 1)
+    assert (audited.verb, audited.resource, audited.name, audited.code) == (
+        "get",
+        "configmaps",
+        "x",
+        403,
+    )
+    assert refused([audited]) == ["403 get /api/v1/namespaces/default/configmaps/x"]
 
     async def both() -> list[AuditedRequest] | None:
         found = requests_of(plane.audit_log, "kubernetes-admin", start=start)
@@ -142,7 +149,7 @@ def test_rights_are_those_of_roles_that_are_bound_to_the_account() -> None:
             }
         ],
     }
-    stranger = {**role, "metadata": {"name": "strange", "namespace": "home"}}
+    other_role = {**role, "metadata": {"name": "strange", "namespace": "home"}}
 
     def binding(of: Object, account: str) -> Object:
         return {
@@ -152,7 +159,7 @@ def test_rights_are_those_of_roles_that_are_bound_to_the_account() -> None:
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "home"}],
         }
 
-    objects = [role, stranger, binding(role, "we"), binding(stranger, "they")]
+    objects = [role, other_role, binding(role, "we"), binding(other_role, "they")]
     rights = permissions_of(objects, "we", "home")
     assert rights == [
         Permission("Role own", "", "secrets", "get", "cert", "home"),

@@ -61,7 +61,7 @@ async def test_admin_is_authorized_and_an_unbound_user_is_not(
 async def test_a_binding_gives_a_user_exactly_the_rights_it_names(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    # A role of the test's own: without a controller manager nobody fills the role `view`.
+    # A role of the test's own: the role `view` is empty without a controller manager.
     rbac = "rbac.authorization.k8s.io"
     metadata = {"name": "reader", "namespace": namespace}
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]
@@ -121,9 +121,11 @@ async def test_two_control_planes_do_not_touch_each_other(
             assert await api.get_or_none(f"/api/v1/namespaces/{name}") is None
         # A certificate of one is nothing to the other, even for who trusts the other's server.
         ours = control_plane._environment.identity("kubernetes-admin", ("system:masters",))
-        async with ApiClient(other.url, client_tls(other.certificate_authority, ours)) as stranger:
+        async with ApiClient(
+            other.url, client_tls(other.certificate_authority, ours)
+        ) as other_client:
             with pytest.raises(ApiError) as refused:
-                await stranger.get("/api/v1/namespaces")
+                await other_client.get("/api/v1/namespaces")
         assert refused.value.status == 401
         folder = other.folder
     assert processes_of(folder) == []
@@ -153,10 +155,12 @@ async def test_component_that_exits_during_startup_is_named(
         [ETCD, APISERVER], cache=cache_paths.cache_home(), progress=SILENT
     )
     (tmp_path / "etcd").symlink_to(real["etcd"])
-    dying = tmp_path / "kube-apiserver"
+    failing_server = tmp_path / "kube-apiserver"
     # It answers as ready, and is gone when the CRDs are to be installed.
-    dying.write_text(f'#!/bin/sh\n{real["kube-apiserver"]} "$@" & sleep 6; kill -9 $!; exit 255\n')
-    dying.chmod(0o755)
+    failing_server.write_text(
+        f'#!/bin/sh\n{real["kube-apiserver"]} "$@" & sleep 6; kill -9 $!; exit 255\n'
+    )
+    failing_server.chmod(0o755)
     crd = tmp_path / "crd.yaml"
     crd.write_text("---\n".join(WIDGETS.replace("x.y", f"x{n}.y") for n in range(400)))
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
@@ -167,13 +171,13 @@ async def test_component_that_exits_during_startup_is_named(
 
 async def test_a_file_without_crds_is_refused(tmp_path: Path) -> None:
     crd = tmp_path / "crd.yaml"
-    for text, told in (
+    for text, message in (
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds no CustomResource"),
         ("just a text\n", "contains a document that is not a Kubernetes object"),
         ("kind: [\n", "is not valid YAML"),
     ):
         crd.write_text(text)
-        with pytest.raises(DevClusterError, match=told):
+        with pytest.raises(DevClusterError, match=message):
             async with running(Shape(crd_files=(crd,))):
                 raise AssertionError("it started with a file of no use")
 
@@ -204,9 +208,9 @@ async def test_taken_port_is_reported_before_anything_starts(
 async def test_api_server_that_exits_at_startup_is_reported_with_its_last_output(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying = tmp_path / "kube-apiserver"
-    dying.write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 9\n")
-    dying.chmod(0o755)
+    failing_server = tmp_path / "kube-apiserver"
+    failing_server.write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 9\n")
+    failing_server.chmod(0o755)
     found = await binaries.provide([ETCD], cache=cache_paths.cache_home(), progress=SILENT)
     (tmp_path / "etcd").symlink_to(found["etcd"])
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))

@@ -120,10 +120,10 @@ async def test_interrupting_up_leaves_nothing_behind(dev: Dev) -> None:
     ) as up:
         await dev.eventually(lambda: bool(processes_of(dev.place.folder)), "etcd starting")
         up.send_signal(signal.SIGINT)
-        _, told = up.communicate(timeout=60)
+        _, printed_output = up.communicate(timeout=60)
     assert up.returncode == 130
-    assert "kftrainer: interrupted; no process is left running." in told
-    assert "Traceback" not in told
+    assert "kftrainer: interrupted; no process is left running." in printed_output
+    assert "Traceback" not in printed_output
     assert processes_of(dev.place.folder) == []
 
 
@@ -137,10 +137,10 @@ async def test_killing_up_before_it_is_ready_leaves_nothing_behind(dev: Dev) -> 
 
 
 async def test_taken_port_is_reported_in_one_sentence(dev: Dev) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         up = dev("up", "--bare", "--port", str(port))
     assert up.returncode == 1
     assert f"kftrainer: Port {port} on 127.0.0.1 is in use by another program" in up.stderr

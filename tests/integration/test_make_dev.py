@@ -99,10 +99,10 @@ async def dev(
 
 async def leave_service_of_another_client(api: ApiClient) -> None:
     """Apply the Namespace and Service of a webhook at another port, as `make demo` does."""
-    beside = registration.external_objects(
+    other_objects = registration.external_objects(
         SERVICE.rpartition("/")[2], DEFAULT_NAMESPACE, host=LOOPBACK, port=1, required=False
     )
-    for each in beside:
+    for each in other_objects:
         if each["kind"] != "ValidatingWebhookConfiguration":
             await api.apply(each)
 
@@ -135,8 +135,10 @@ async def test_second_make_dev_is_refused_and_the_first_keeps_validating(
 
 
 async def test_webhook_of_another_operator_is_not_taken_over(dev: Dev, api: ApiClient) -> None:
-    theirs = registration.configuration("their-service", "their-namespace", required=False)
-    await api.apply(theirs)
+    other_configuration = registration.configuration(
+        "their-service", "their-namespace", required=False
+    )
+    await api.apply(other_configuration)
     before = await api.get(WEBHOOK)
     printed = await dev.error()
     assert f"already has the webhook configuration {registration.CONFIGURATION}" in printed

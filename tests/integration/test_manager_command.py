@@ -43,7 +43,7 @@ class Command:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._said: list[str] = []
+        self._lines: list[str] = []
 
     async def line_with(self, text: str) -> str:
         """The first line on standard error that contains this."""
@@ -51,20 +51,20 @@ class Command:
         async with asyncio.timeout(ANY_MOMENT):
             async for raw in self._process.stderr:
                 line = raw.decode()
-                self._said.append(line)
+                self._lines.append(line)
                 if text in line:
                     return line
-        raise AssertionError(f"it never said {text!r}: {''.join(self._said)}")
+        raise AssertionError(f"it never printed {text!r}: {''.join(self._lines)}")
 
     def send(self, signum: signal.Signals) -> None:
         self._process.send_signal(signum)
 
     async def ended(self) -> tuple[int, list[str]]:
-        """The exit code, and all lines that it has said on standard error."""
+        """The exit code, and all lines on standard error."""
         async with asyncio.timeout(ANY_MOMENT):
             out, err = await self._process.communicate()
         assert out == b"", "standard output is not for logs"
-        message = "".join(self._said) + err.decode()
+        message = "".join(self._lines) + err.decode()
         assert "Traceback" not in message
         assert "exception" not in message
         assert self._process.returncode is not None
@@ -73,7 +73,7 @@ class Command:
 
 @asynccontextmanager
 async def command(*flags: str | Path) -> AsyncIterator[Command]:
-    """The command with its servers off, unless the flags say otherwise."""
+    """The command, with its servers disabled unless the flags enable them."""
     off = (
         *("--metrics-bind-address", "0", "--health-probe-bind-address", "0"),
         *("--webhook-port", "0"),
@@ -94,10 +94,12 @@ async def command(*flags: str | Path) -> AsyncIterator[Command]:
 async def failure(*flags: str | Path) -> str:
     """The last line of a command that fails."""
     async with command(*flags) as failing:
-        code, said = await failing.ended()
+        code, output = await failing.ended()
     assert code == 1
-    assert [line for line in said if not line.startswith("{")] == said[-1:], "one line is not log"
-    return said[-1]
+    assert [line for line in output if not line.startswith("{")] == output[-1:], (
+        "one line is not log"
+    )
+    return output[-1]
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
 
 @pytest.fixture
 def free_address() -> Iterator[str]:
-    """One that nobody else chooses meanwhile."""
+    """A port that no other test chooses."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
@@ -161,9 +163,9 @@ async def test_a_signal_ends_it_cleanly(
     async with command("--kubeconfig", control_plane.kubeconfig, "--namespace", namespace) as it:
         await it.line_with("manager_started")
         it.send(signum)
-        code, said = await it.ended()
+        code, output = await it.ended()
     assert code == 0
-    entries = [json.loads(line) for line in said]  # all of it is log, and all log is JSON
+    entries = [json.loads(line) for line in output]  # all of it is log, and all log is JSON
     events = [entry["event"] for entry in entries]
     assert events.index("signal_received") < events.index("controller_stopped")
     assert {"level", "logger", "timestamp", "event"} <= entries[0].keys()
@@ -176,16 +178,16 @@ async def test_log_format_console_prints_no_json(
     async with command("--kubeconfig", control_plane.kubeconfig, *flags) as it:
         await it.line_with("manager_started")
         it.send(signal.SIGTERM)
-        code, said = await it.ended()
+        code, output = await it.ended()
     assert code == 0
-    assert not [line for line in said if line.startswith("{")]
+    assert not [line for line in output if line.startswith("{")]
 
 
 async def test_a_server_that_is_not_there_is_waited_for_and_a_signal_ends_the_waiting(
     control_plane: ControlPlane, tmp_path: Path, free_address: str
 ) -> None:
-    nowhere = closed(control_plane.kubeconfig, tmp_path, free_address)
-    async with command("--kubeconfig", nowhere) as it:
+    unreachable = closed(control_plane.kubeconfig, tmp_path, free_address)
+    async with command("--kubeconfig", unreachable) as it:
         line = await it.line_with("preflight_waiting")
         assert "Cannot connect to host" in json.loads(line)["error"]
         it.send(signal.SIGTERM)
@@ -268,24 +270,24 @@ async def test_a_lost_lease_ends_it(
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/trainer.kubeflow.org"
     async with command("--kubeconfig", control_plane.kubeconfig, *flags) as it:
         await it.line_with("manager_started")
-        await steal(api, lease)
-        code, said = await it.ended()
+        await take_over(api, lease)
+        code, output = await it.ended()
     assert code == 1
-    assert said[-1] == f"kftrainer manager: the lease {namespace}/trainer.kubeflow.org was lost"
+    assert output[-1] == f"kftrainer manager: the lease {namespace}/trainer.kubeflow.org was lost"
     assert (await api.get(lease))["spec"]["holderIdentity"] == "thief"
 
 
-async def steal(api: ApiClient, lease: str) -> None:
-    async def stolen() -> bool:
-        held = await api.get(lease)
-        held["spec"] |= {"holderIdentity": "thief", "leaseDurationSeconds": 60}
+async def take_over(api: ApiClient, lease: str) -> None:
+    async def is_taken_over() -> bool:
+        manifest = await api.get(lease)
+        manifest["spec"] |= {"holderIdentity": "thief", "leaseDurationSeconds": 60}
         try:
-            await api.request("PUT", lease, body=held)
+            await api.request("PUT", lease, body=manifest)
         except ApiError:  # it was renewed in this moment
             return False
         return True
 
-    await until(stolen, within=ANY_MOMENT, what="the lease being stolen")
+    await until(is_taken_over, within=ANY_MOMENT, what="the lease being stolen")
 
 
 async def test_of_two_one_leads_and_the_other_takes_over(
@@ -304,8 +306,8 @@ async def test_of_two_one_leads_and_the_other_takes_over(
         assert other.log_entries("controller_started") == [], "who does not lead does not work"
         await leader.stop()
         assert leader.ending() == "exit code 0"
-        took_over = await until(lambda: leader_of((other,)), within=ANY_MOMENT, what="another")
-        assert took_over is other
+        new_leader = await until(lambda: leader_of((other,)), within=ANY_MOMENT, what="another")
+        assert new_leader is other
 
 
 async def leader_of(managers: Sequence[ManagerProcess]) -> ManagerProcess | None:

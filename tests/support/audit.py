@@ -17,7 +17,7 @@ class AuditedRequest:
     user: str
     verb: str
     group: str
-    resource: str  # with its subresource, as roles say it: trainjobs/status
+    resource: str  # with its subresource, as in roles: trainjobs/status
     namespace: str
     name: str
     code: int
@@ -72,19 +72,19 @@ def requests_of(log: Path, *users: str, start: int = 0) -> list[AuditedRequest]:
         file.seek(start)
         whole, _, _ = file.read().rpartition(b"\n")
     events = (json.loads(line) for line in whole.splitlines())
-    return [_asked(each) for each in events if each["user"].get("username") in users]
+    return [_audited(each) for each in events if each["user"].get("username") in users]
 
 
-def _asked(event: Mapping[str, Any]) -> AuditedRequest:
-    what = event.get("objectRef", {})
-    parts = (what.get("resource", ""), what.get("subresource", ""))
+def _audited(event: Mapping[str, Any]) -> AuditedRequest:
+    reference = event.get("objectRef", {})
+    parts = (reference.get("resource", ""), reference.get("subresource", ""))
     return AuditedRequest(
         user=event["user"]["username"],
         verb=event["verb"],
-        group=what.get("apiGroup", ""),
+        group=reference.get("apiGroup", ""),
         resource="/".join(part for part in parts if part),
-        namespace=what.get("namespace", ""),
-        name=what.get("name", ""),
+        namespace=reference.get("namespace", ""),
+        name=reference.get("name", ""),
         code=event["responseStatus"]["code"],
         path=event["requestURI"],
         message=event["responseStatus"].get("message", ""),

@@ -42,8 +42,8 @@ class Canceller:
         self._seen: Counter[tuple[Place, ...]] = Counter()
         self._root: asyncio.Task[Any] | None = None
         self._started: list[asyncio.Task[Any]] = []
-        self.has_struck = asyncio.Event()
-        self.struck_at: Wait | None = None
+        self.has_cancelled = asyncio.Event()
+        self.cancelled_at: Wait | None = None
 
     @property
     def still_running(self) -> list[asyncio.Task[Any]]:
@@ -70,17 +70,17 @@ class Canceller:
         """Take note of a task that the work has started."""
         self._started.append(task)
 
-    def strikes(self, waiting: Coroutine[Any, Any, Any]) -> bool:
+    def cancels(self, waiting: Coroutine[Any, Any, Any]) -> bool:
         """Whether the cancellation comes at this wait."""
-        if self.struck_at is not None:
+        if self.cancelled_at is not None:
             return False
         places = tuple(_places_of(waiting))
         wait = Wait(places, self._seen[places])
         self._seen[places] += 1
         if wait in self._tried:
             return False
-        self.struck_at = wait
-        self.has_struck.set()
+        self.cancelled_at = wait
+        self.has_cancelled.set()
         assert self._root is not None
         self._root.cancel()
         return True
@@ -130,7 +130,7 @@ def _stepped(work: Coroutine[Any, Any, T], canceller: Canceller) -> Generator[Aw
             return result
         error = None
         try:
-            if canceller.strikes(work):
+            if canceller.cancels(work):
                 yield from _until_cancelled(awaited)
             yield awaited
         except BaseException as thrown:  # noqa: BLE001  it is for the work to deal with
@@ -147,7 +147,7 @@ def _until_cancelled(awaited: Awaited) -> Generator[Any, None, None]:
 
 
 def _places_of(waiting: Any) -> Iterator[Place]:
-    """Where a coroutine waits, and what it calls to do so, as far as Python can tell."""
+    """Where a coroutine waits, and the calls that lead there, as far as Python shows them."""
     while waiting is not None:
         frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(
             waiting, "gi_frame", None

@@ -18,7 +18,7 @@ from kftrainer.machinery.certs.x509 import (
 )
 
 IDENTITY = Identity("our-ca", "our-organization", ("hooks.ours.svc", "127.0.0.1"))
-STRANGER = replace(IDENTITY, authority="their-ca")
+OTHER_IDENTITY = replace(IDENTITY, authority="their-ca")
 ELSEWHERE = replace(IDENTITY, host_names=("hooks.theirs.svc",))
 
 
@@ -42,17 +42,17 @@ class Pair:
 
 def authority(now: datetime, days_left: float = 3650, identity: Identity = IDENTITY) -> Pair:
     """An authority that expires in this number of days; negative if it has expired."""
-    made = now - AUTHORITY_LIFETIME + timedelta(days=days_left)
-    return Pair(*new_authority(identity.authority_name, made))
+    created = now - AUTHORITY_LIFETIME + timedelta(days=days_left)
+    return Pair(*new_authority(identity.authority_name, created))
 
 
 def leaf(
     issuer: Pair, now: datetime, days_left: float = 365, identity: Identity = IDENTITY
 ) -> Pair:
     """A certificate valid for a year that expires in this number of days."""
-    made = now - LEAF_LIFETIME + timedelta(days=days_left)
+    created = now - LEAF_LIFETIME + timedelta(days=days_left)
     name, hosts = identity.server_name, identity.host_names
-    return Pair(*issue(issuer.certificate, issuer.key, made, name=name, hosts=hosts))
+    return Pair(*issue(issuer.certificate, issuer.key, created, name=name, hosts=hosts))
 
 
 def content(ca: Pair, shown: Pair, *others: Pair) -> Content:

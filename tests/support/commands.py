@@ -8,9 +8,9 @@ from kftrainer.devcluster.waiting import until
 from tests.support.managers import KFTRAINER
 
 ENDS_WITHIN = 330.0  # `kftrainer purge` gives itself 300
-COMPLAINS_WITHIN = 120.0
-# How a command says that its last look at the cluster failed.
-BLIND = ("the API server does not respond", "the last attempt failed: ")
+FAILS_WITHIN = 120.0
+# How a command reports that its last request failed.
+UNREACHABLE = ("the API server does not respond", "the last attempt failed: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ async def kftrainer(*arguments: str | Path) -> Ended:
     return Ended(process.returncode, out.decode().splitlines(), err.decode().splitlines())
 
 
-async def complaint(command: str, *arguments: str | Path) -> str:
+async def error_output(command: str, *arguments: str | Path) -> str:
     """Return the one-line error of `kftrainer` about the cluster.
 
     The command is retried if it timed out, as on a busy machine.
@@ -51,7 +51,7 @@ async def complaint(command: str, *arguments: str | Path) -> str:
         ended = await kftrainer(command, *arguments)
         assert ended.code == 1
         [line] = ended.err
-        return None if any(each in line for each in BLIND) else line
+        return None if any(each in line for each in UNREACHABLE) else line
 
-    line = await until(seen, within=COMPLAINS_WITHIN, what=f"kftrainer {command} seeing to the end")
+    line = await until(seen, within=FAILS_WITHIN, what=f"kftrainer {command} seeing to the end")
     return line.removeprefix(f"kftrainer {command}: ")

@@ -29,8 +29,8 @@ def without_limits(schema: Any) -> Any:
 async def no_limits(api: ApiClient) -> AsyncIterator[None]:
     """Serve TrainJobs without the limits of the CRD for the length of the block."""
     before = (await api.get(CRD))["spec"]["versions"]
-    looser = {"spec": {"versions": without_limits(before)}}
-    await api.request("PATCH", CRD, body=looser, content_type=MERGE)
+    without_bounds = {"spec": {"versions": without_limits(before)}}
+    await api.request("PATCH", CRD, body=without_bounds, content_type=MERGE)
     try:
         yield
     finally:

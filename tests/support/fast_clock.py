@@ -23,5 +23,5 @@ class FastClock:
         return START + timedelta(seconds=self.monotonic())
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until it has counted so many seconds."""
+        """Wait until it has counted this number of seconds."""
         await asyncio.sleep(seconds / self._times)

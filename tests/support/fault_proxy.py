@@ -22,10 +22,10 @@ from kftrainer.devcluster.waiting import until
 
 CHUNK = 65536
 HEAD_END = b"\r\n\r\n"
-GONE = (OSError, asyncio.IncompleteReadError)  # what either side leaves behind when it goes
+DISCONNECTED = (OSError, asyncio.IncompleteReadError)  # what either side leaves behind when it goes
 CLOSED = -1  # the number of a file that is closed
 HANG_UP_WITHIN = 10.0
-LINGER_NOT = struct.pack("ii", 1, 0)
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ProxiedRequest:
 
     @property
     def is_list(self) -> bool:
-        """Whether the answer may be a list: nobody here reads single objects through a proxy."""
+        """Whether the answer may be a list: no test reads single objects through a proxy."""
         return self.method == "GET" and not self.is_watch
 
     @property
@@ -80,7 +80,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """End the connection after so many bytes of the answer's body, with a reset or without."""
+    """End the connection after this number of bytes of the body, with a reset or without."""
 
     after: int
     reset: bool = False
@@ -88,7 +88,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Send no more after so many bytes of the answer's body, and keep the connection."""
+    """Send nothing after this number of bytes of the body, and keep the connection."""
 
     after: int = 0
 
@@ -129,7 +129,7 @@ class _Connection:
     def reset(self) -> None:
         connection: socket.socket | None = self.writer.get_extra_info("socket")
         if connection is not None:  # the client has not left by itself a moment ago
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self.writer.transport.abort()
 
 
@@ -202,7 +202,7 @@ class FaultProxy:
         self._with_transport.add(accepted)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        with suppress(*GONE):
+        with suppress(*DISCONNECTED):
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=tls)
             await self.serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
@@ -211,7 +211,7 @@ class FaultProxy:
         connection = _Connection(reader, writer)
         self._connections.add(connection)
         try:
-            with suppress(*GONE):
+            with suppress(*DISCONNECTED):
                 await self._carry(connection)
         finally:
             self._connections.discard(connection)
@@ -230,21 +230,21 @@ class FaultProxy:
             connection.writer.close()
             await connection.writer.wait_closed()
             return
-        asked = _one_only(head) + body
+        requested = _one_only(head) + body
         async with asyncio.TaskGroup() as tasks:
-            relaying = tasks.create_task(self._relay(connection, asked, fault))
+            relaying = tasks.create_task(self._relay(connection, requested, fault))
             leaving = tasks.create_task(_gone(connection.reader))
             await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
             relaying.cancel()
             leaving.cancel()
 
-    async def _relay(self, connection: _Connection, asked: bytes, fault: Fault | None) -> None:
+    async def _relay(self, connection: _Connection, requested: bytes, fault: Fault | None) -> None:
         if isinstance(fault, Delay):
             await asyncio.sleep(fault.seconds)
-        with suppress(*GONE):
+        with suppress(*DISCONNECTED):
             reader, writer = await self._connect()
             try:
-                writer.write(asked)
+                writer.write(requested)
                 await _answer(reader, connection, fault)
             finally:
                 writer.transport.abort()

@@ -41,7 +41,7 @@ def helm(program: Path, *arguments: str, values: Values | None = None) -> str:
         check=False,
     )
     if done.returncode:
-        raise HelmError(done.stderr + done.stdout)  # what lint has to say goes to the latter
+        raise HelmError(done.stderr + done.stdout)  # lint writes its findings to the latter
     return done.stdout
 
 
@@ -50,7 +50,7 @@ def render(
 ) -> list[Object]:
     """The objects that the chart renders with these values, hooks among them.
 
-    Each set of values is rendered once; do not change what comes back.
+    Each set of values is rendered once; do not change the result.
     """
     return _rendered(program, yaml.safe_dump(merged(IMAGE, values or {})), name, namespace)
 
@@ -99,9 +99,9 @@ def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [each for each in objects if each["kind"] == kind]
 
 
-def is_hook(thing: Object) -> bool:
+def is_hook(manifest: Object) -> bool:
     """Whether helm creates it at some moment only."""
-    return HOOK in (thing["metadata"].get("annotations") or {})
+    return HOOK in (manifest["metadata"].get("annotations") or {})
 
 
 def merged(*values: Values) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def merged(*values: Values) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for each in values:
         for key, value in each.items():
-            there = out.get(key)
-            both = isinstance(value, Mapping) and isinstance(there, Mapping)
-            out[key] = merged(there, value) if both else value
+            existing = out.get(key)
+            both = isinstance(value, Mapping) and isinstance(existing, Mapping)
+            out[key] = merged(existing, value) if both else value
     return out

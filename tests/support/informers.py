@@ -53,7 +53,7 @@ class RecordingHandler:
     def __init__(self) -> None:
         self.events: list[ObjectEvent[Manifest]] = []
         self.known: dict[ObjectKey, str] = {}
-        self.contradictions: list[str] = []
+        self.inconsistencies: list[str] = []
 
     def __call__(self, change: ObjectEvent[Manifest]) -> None:
         """Record the event."""
@@ -61,11 +61,11 @@ class RecordingHandler:
         before = self.known.get(change.key)
         old, new = _version(change.old), _version(change.new)
         if change.new is None and before is None:
-            self.contradictions.append(f"{change.key} is gone, and was not there")
+            self.inconsistencies.append(f"{change.key} is gone, and was not there")
         if change.new is not None and (change.old is None) != (before is None):
-            self.contradictions.append(f"{change.key}: {old} to {new}, and was {before}")
+            self.inconsistencies.append(f"{change.key}: {old} to {new}, and was {before}")
         if change.new is not None and before is not None and int(new or 0) <= int(before):
-            self.contradictions.append(f"{change.key}: {new} after {before}")
+            self.inconsistencies.append(f"{change.key}: {new} after {before}")
         if new is None:
             self.known.pop(change.key, None)
         else:
@@ -151,10 +151,10 @@ async def agreement(
     async def agree() -> bool:
         try:
             there = reading.of(await server.objects())
-        except (ApiError, UnreachableError):  # as it is while a server comes back
+        except (ApiError, UnreachableError):  # while a server restarts
             return False
         versions = {key: each["metadata"]["resourceVersion"] for key, each in there.items()}
         return informer.has_synced and cached(informer) == there and witness.known == versions
 
     await until(agree, within=within, what="agreement of cache, handlers and server")
-    assert witness.contradictions == []
+    assert witness.inconsistencies == []

@@ -71,7 +71,7 @@ class Ports:
 
 @contextmanager
 def free_ports(replicas: int) -> Iterator[Sequence[Ports]]:
-    """Ports for so many replicas."""
+    """Ports for this number of replicas."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         yield [Ports(ports.reserve(), ports.reserve(), ports.reserve()) for _ in range(replicas)]
@@ -108,7 +108,7 @@ async def replicas(
     cluster: Cluster,
     ports: Sequence[Ports],
     *,
-    beside: Sequence[Ports] = (),
+    other_ports: Sequence[Ports] = (),
     namespace: str = "default",
 ) -> AsyncIterator[Sequence[ManagerProcess]]:
     """The manager that is installed: a process for each ports, ready and called by the API server.
@@ -118,7 +118,7 @@ async def replicas(
     """
     async with cluster.plane.client() as api, AsyncExitStack() as stack:
         deployment, service = await api.get(DEPLOYMENT), await api.get(SERVICE)
-        answering = [each.webhook for each in (*beside, *ports)]
+        answering = [each.webhook for each in (*other_ports, *ports)]
         cluster.routes.lead({webhook_address(service): answering})
         program = PodProgram(cluster.plane, api, cluster.home)
         prepared = []  # all before the first one starts: they read the same files
@@ -133,7 +133,7 @@ async def replicas(
         await wait_called(cluster.plane, namespace)
         yield managers
         await stack.aclose()
-        # They were killed, and could not give it back: nobody is to wait until it has run out.
+        # They were killed and could not release it: do not wait until it expires.
         if await api.get_or_none(LEASE):
             await api.delete(LEASE)
 
@@ -172,7 +172,7 @@ async def requests_by(
     return requests
 
 
-async def wipe(release: Release, api: ApiClient) -> None:
+async def remove_all(release: Release, api: ApiClient) -> None:
     """Delete everything of the operator except its CRDs; no manager may run.
 
     The garbage collector takes half a minute to notice kinds that are new.
@@ -218,8 +218,8 @@ async def _delete_all(api: ApiClient, plural: str) -> bool:
         path = await api.path_of({**each, "apiVersion": API, "kind": KINDS[plural]})
         try:
             if each["metadata"].get("finalizers"):
-                nobody = {"metadata": {"finalizers": None}}
-                await api.request("PATCH", path, body=nobody, content_type=MERGE)
+                no_finalizers = {"metadata": {"finalizers": None}}
+                await api.request("PATCH", path, body=no_finalizers, content_type=MERGE)
             await api.delete(path)
         except ApiError as error:
             if error.status != NOT_FOUND:  # or it goes in this moment
@@ -244,8 +244,8 @@ def account_of(hook: Object) -> str:
     return str(spec["serviceAccountName"])
 
 
-async def play_kubelet(cluster: Cluster, api: ApiClient, hook: Object) -> str:
-    """Run what the hook's pod is to run, and tell how it ended; what it printed.
+async def run_as_kubelet(cluster: Cluster, api: ApiClient, hook: Object) -> str:
+    """Run the command of the hook's pod, set the pod's result, and return the output.
 
     Its node is a fake that lets it run for ever.
     """
@@ -260,7 +260,7 @@ async def play_kubelet(cluster: Cluster, api: ApiClient, hook: Object) -> str:
     }
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/status"
     await api.request("PATCH", path, body={"status": status}, content_type=MERGE)
-    assert program.code == 0, program.complaint
+    assert program.code == 0, program.error_output
     return program.printed
 
 

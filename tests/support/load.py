@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-Send = Callable[[int], Awaitable[str | None]]  # says what went wrong
+Send = Callable[[int], Awaitable[str | None]]  # returns the error, if any
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ FAST = (  # and how many times faster
     "from tests.support.fast_manager import run; sys.exit(run(sys.argv[1:]))",
 )
 READY_WITHIN = 60.0
-# A manager that is told to stop has thirty seconds to finish what it does.
+# A manager that receives SIGTERM has thirty seconds to finish.
 STOPPED_WITHIN = 35.0
 LINES_SHOWN = 60
 # What a controller logs when a reconciler raised; without `exception` if it is a ReconcileError.

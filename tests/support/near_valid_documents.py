@@ -120,16 +120,16 @@ class Mutations:
             case 7:
                 return body[:at] + rng.randbytes(rng.randint(1, 4)) + body[at + 1 :]
             case 8:
-                return body[:at] + rng.choice(ODD_BYTES) + body[at:]
+                return body[:at] + rng.choice(MALFORMED_BYTES) + body[at:]
             case _:
-                return rng.choice(ODD_BODIES)
+                return rng.choice(MALFORMED_BODIES)
 
 
-ODD_BYTES = (
+MALFORMED_BYTES = (
     *(b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00", b'"', b"\\", b"\\ud800", b"}", b"[", b",", b"\n"),
     *(b"null", b"NaN", b"-", b"1e9999", b"/**/", b"9" * 500),
 )
-ODD_BODIES = (
+MALFORMED_BODIES = (
     *(
         b"",
         b"{}",

@@ -15,10 +15,10 @@ class UnknownKindError(Exception):
     """Kubernetes itself has no such kind."""
 
 
-def problems_of(thing: dict[str, Any], version: str = NEWEST) -> list[str]:
+def problems_of(manifest: dict[str, Any], version: str = NEWEST) -> list[str]:
     """Return the errors of the object; raises UnknownKindError for other kinds."""
-    validator = _validator(thing["apiVersion"], thing["kind"], version)
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(thing)]
+    validator = _validator(manifest["apiVersion"], manifest["kind"], version)
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]
 
 
 @cache

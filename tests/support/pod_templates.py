@@ -26,7 +26,7 @@ class Listing:
     """What is always there, because other fields need it."""
 
 
-def chance(r: Random, probability: float) -> bool:
+def with_probability(r: Random, probability: float) -> bool:
     return r.random() < probability
 
 
@@ -39,7 +39,7 @@ def strings(r: Random) -> dict[str, str]:
 
 
 def part(r: Random, of: Object, *, always: str = "") -> Object:
-    return {key: value for key, value in of.items() if key == always or chance(r, 0.6)}
+    return {key: value for key, value in of.items() if key == always or with_probability(r, 0.6)}
 
 
 def expression(r: Random) -> Object:
@@ -50,15 +50,15 @@ def expression(r: Random) -> Object:
 
 
 def variable(r: Random, name: str) -> Object:
-    if chance(r, 0.5):
+    if with_probability(r, 0.5):
         return {"name": name, "value": r.choice(["", "1", "2", "$(HOME)"])}
     return {"name": name, "valueFrom": value_source(r)}
 
 
 def value_source(r: Random) -> Object:
     reference: Object = {"name": r.choice(KEYS), "key": r.choice(KEYS)}
-    if chance(r, 0.3):
-        reference["optional"] = chance(r, 0.5)
+    if with_probability(r, 0.3):
+        reference["optional"] = with_probability(r, 0.5)
     return r.choice(
         [
             {"secretKeyRef": reference},
@@ -69,13 +69,13 @@ def value_source(r: Random) -> Object:
 
 
 def port(r: Random, number: int) -> Object:
-    made: Object = {"containerPort": number, "protocol": r.choice(["TCP", "UDP", "SCTP"])}
-    return made | ({"name": f"port-{number}"} if chance(r, 0.5) else {})
+    entry: Object = {"containerPort": number, "protocol": r.choice(["TCP", "UDP", "SCTP"])}
+    return entry | ({"name": f"port-{number}"} if with_probability(r, 0.5) else {})
 
 
 def mount(r: Random, path: str) -> Object:
-    made: Object = {"mountPath": path, "name": MOUNTED, "subPath": r.choice([None, *KEYS])}
-    return made | ({"readOnly": True} if chance(r, 0.5) else {})
+    entry: Object = {"mountPath": path, "name": MOUNTED, "subPath": r.choice([None, *KEYS])}
+    return entry | ({"readOnly": True} if with_probability(r, 0.5) else {})
 
 
 def device(_: Random, path: str) -> Object:
@@ -95,7 +95,10 @@ VOLUME_SOURCES: Mapping[str, Callable[[Random], Object]] = {
     },
     "secret": lambda r: {"secretName": r.choice(KEYS), "defaultMode": r.choice([0o400, 0o440])},
     "hostPath": lambda r: {"path": "/data", "type": r.choice(["Directory", ""])},
-    "persistentVolumeClaim": lambda r: {"claimName": r.choice(KEYS), "readOnly": chance(r, 0.5)},
+    "persistentVolumeClaim": lambda r: {
+        "claimName": r.choice(KEYS),
+        "readOnly": with_probability(r, 0.5),
+    },
     "projected": lambda r: {"sources": [{"configMap": {"name": key}} for key in some(r, KEYS, 1)]},
     "ephemeral": lambda r: {
         "volumeClaimTemplate": {
@@ -133,16 +136,16 @@ def spread(r: Random, key: str) -> Object:
 
 
 def owner(r: Random, uid: str) -> Object:
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "name": r.choice(KEYS), "uid": uid}
-    return made | ({"blockOwnerDeletion": True} if chance(r, 0.3) else {})
+    entry = {"apiVersion": "v1", "kind": "ConfigMap", "name": r.choice(KEYS), "uid": uid}
+    return entry | ({"blockOwnerDeletion": True} if with_probability(r, 0.3) else {})
 
 
 def container(r: Random, name: str) -> Object:
-    made: Object = {"name": name, "image": r.choice(["image:1", "image:2"])}
+    entry: Object = {"name": name, "image": r.choice(["image:1", "image:2"])}
     for field, listing in CONTAINER_LISTS.items():
-        if chance(r, 0.7):
-            made[field] = entries(r, listing)
-    return made | part(r, container_fields(r))
+        if with_probability(r, 0.7):
+            entry[field] = entries(r, listing)
+    return entry | part(r, container_fields(r))
 
 
 def share_ports(r: Random, ports: list[Object]) -> None:
@@ -180,7 +183,9 @@ def other_source(r: Random, old: Object, new: Object) -> Object:
 def changed(r: Random, old: Object, new: Object, key: str) -> Object:
     """Some fields of the new entry, and nulls for some of the old."""
     nulls = [each for each in sorted(old) if each != key and each not in REQUIRED]
-    return part(r, new, always=key) | dict.fromkeys(each for each in nulls if chance(r, 0.15))
+    return part(r, new, always=key) | dict.fromkeys(
+        each for each in nulls if with_probability(r, 0.15)
+    )
 
 
 def changed_variable(r: Random, old: Object, new: Object) -> Object:
@@ -191,13 +196,13 @@ def changed_variable(r: Random, old: Object, new: Object) -> Object:
 
 
 def changed_container(r: Random, old: Object, new: Object) -> Object:
-    made: Object = {"name": old["name"]} | part(r, {"image": new["image"]})
+    entry: Object = {"name": old["name"]} | part(r, {"image": new["image"]})
     for field, listing in CONTAINER_LISTS.items():
-        if chance(r, 0.5):
-            made |= patched_list(r, field, listing, old.get(field, []))
-    if "args" in old and chance(r, 0.2):
-        return made | {"$deleteFromPrimitiveList/args": some(r, KEYS)}
-    return made | patched_fields(r, old, container_fields(r), 0.25)
+        if with_probability(r, 0.5):
+            entry |= patched_list(r, field, listing, old.get(field, []))
+    if "args" in old and with_probability(r, 0.2):
+        return entry | {"$deleteFromPrimitiveList/args": some(r, KEYS)}
+    return entry | patched_fields(r, old, container_fields(r), 0.25)
 
 
 REQUIRED = ("image", "ip", "maxSkew", "whenUnsatisfiable", "kind", "apiVersion")
@@ -264,14 +269,14 @@ def template(r: Random) -> Object:
     }
     spec: Object = {field: entries(r, listing) for field, listing in POD_LISTS.items()}
     for each in spec["containers"]:
-        if chance(r, 0.3):
+        if with_probability(r, 0.3):
             share_ports(r, each.get("ports", []))
     spec["volumes"] = BLOCKS[:1] + spec["volumes"] + BLOCKS[1:]
     return {"metadata": part(r, metadata), "spec": spec | part(r, pod_fields(r))}
 
 
 def entries(r: Random, listing: Listing) -> list[Object]:
-    chosen = [each for each in listing.pool if each in listing.keeps or chance(r, 0.5)]
+    chosen = [each for each in listing.pool if each in listing.keeps or with_probability(r, 0.5)]
     r.shuffle(chosen)
     return [listing.make(r, each) for each in chosen]
 
@@ -281,15 +286,15 @@ def patch_of(r: Random, original: Object) -> Object:
     metadata, spec = original.get("metadata", {}), original["spec"]
     fields = {"labels": strings(r), "annotations": strings(r)}
     new_metadata = patched_fields(r, metadata, fields, 0.4)
-    if chance(r, 0.4):
+    if with_probability(r, 0.4):
         new_metadata |= patched_list(
             r, "ownerReferences", OWNERS, metadata.get("ownerReferences", [])
         )
-    if chance(r, 0.4):
+    if with_probability(r, 0.4):
         new_metadata |= patched_set(r, metadata.get("finalizers", []))
     new_spec = patched_fields(r, spec, pod_fields(r), 0.25)
     for field, listing in POD_LISTS.items():
-        if chance(r, 0.4):
+        if with_probability(r, 0.4):
             new_spec |= patched_list(r, field, listing, spec.get(field, []))
     return {"metadata": new_metadata, "spec": new_spec}
 
@@ -309,15 +314,15 @@ def override_of(r: Random, original: Object) -> Object:
 
 def patched_fields(r: Random, old: Object, new: Object, probability: float) -> Object:
     """A patch of fields that are not merged lists."""
-    made: Object = {}
+    entry: Object = {}
     for field, value in new.items():
-        if not chance(r, probability):
+        if not with_probability(r, probability):
             continue
         if isinstance(value, dict):
-            made[field] = patched_object(r, old.get(field, {}), value)
+            entry[field] = patched_object(r, old.get(field, {}), value)
         else:
-            made[field] = None if chance(r, 0.15) else value
-    return made
+            entry[field] = None if with_probability(r, 0.15) else value
+    return entry
 
 
 def patched_object(r: Random, old: Object, new: Object) -> Object | None:
@@ -329,50 +334,52 @@ def patched_object(r: Random, old: Object, new: Object) -> Object | None:
         case "null":
             return None
         case _:
-            return new | dict.fromkeys(key for key in sorted(old) if chance(r, 0.2))
+            return new | dict.fromkeys(key for key in sorted(old) if with_probability(r, 0.2))
 
 
 def patched_list(r: Random, field: str, listing: Listing, old: list[Object]) -> Object:
     """A patch of a merged list: the list, its order, or both."""
-    if not listing.keeps and chance(r, 0.05):
+    if not listing.keeps and with_probability(r, 0.05):
         return {field: None}
     present = {each[listing.key]: each for each in old}
-    asked: list[Object] = []
+    requested: list[Object] = []
     for identity in r.sample(list(listing.pool), r.randint(1, min(3, len(listing.pool)))):
-        asked += patched_entries(r, listing, present.get(identity), identity)
-    kept = [each[listing.key] for each in asked if "$patch" not in each]
-    if kept and not listing.keeps and chance(r, 0.1):
-        asked.insert(0, {"$patch": "replace"})  # behind the last that is ordered, it is refused
-    gone = {each.get(listing.key) for each in asked if "$patch" in each}
+        requested += patched_entries(r, listing, present.get(identity), identity)
+    kept = [each[listing.key] for each in requested if "$patch" not in each]
+    if kept and not listing.keeps and with_probability(r, 0.1):
+        requested.insert(0, {"$patch": "replace"})  # behind the last that is ordered, it is refused
+    gone = {each.get(listing.key) for each in requested if "$patch" in each}
     others = [each for each in dict.fromkeys(present) if each not in kept and each not in gone]
     order = [{listing.key: each} for each in shuffled_in(r, kept, some(r, others))]
-    if chance(r, 0.7) or not order:
-        return {field: asked}
-    return {f"$setElementOrder/{field}": order} | ({field: asked} if chance(r, 0.8) else {})
+    if with_probability(r, 0.7) or not order:
+        return {field: requested}
+    return {f"$setElementOrder/{field}": order} | (
+        {field: requested} if with_probability(r, 0.8) else {}
+    )
 
 
 def patched_entries(r: Random, listing: Listing, old: Object | None, identity: Any) -> list[Object]:
     new = listing.make(r, identity)
     if old is None:
         return [new]
-    if identity not in listing.keeps and chance(r, 0.2):
+    if identity not in listing.keeps and with_probability(r, 0.2):
         deleted = {"$patch": "delete", listing.key: identity}
-        return [deleted, new] if chance(r, 0.2) else [deleted]
+        return [deleted, new] if with_probability(r, 0.2) else [deleted]
     if listing.change is None:
         return [changed(r, old, new, listing.key)]
     return [listing.change(r, old, new)]
 
 
 def patched_set(r: Random, old: list[str]) -> Object:
-    asked = some(r, FINALIZERS, 1)
+    requested = some(r, FINALIZERS, 1)
     # The server takes fields in any order, so what is added and deleted at once may be either.
-    gone = [each for each in old if each not in asked and chance(r, 0.5)]
-    others = [each for each in old if each not in asked and each not in gone]
-    order = shuffled_in(r, asked, others)
-    made: Object = {"finalizers": asked} if chance(r, 0.8) else {}
-    if chance(r, 0.5):
-        made["$deleteFromPrimitiveList/finalizers"] = gone
-    return made | ({"$setElementOrder/finalizers": order} if chance(r, 0.3) else {})
+    gone = [each for each in old if each not in requested and with_probability(r, 0.5)]
+    others = [each for each in old if each not in requested and each not in gone]
+    order = shuffled_in(r, requested, others)
+    entry: Object = {"finalizers": requested} if with_probability(r, 0.8) else {}
+    if with_probability(r, 0.5):
+        entry["$deleteFromPrimitiveList/finalizers"] = gone
+    return entry | ({"$setElementOrder/finalizers": order} if with_probability(r, 0.3) else {})
 
 
 def shuffled_in(r: Random, these: list[Any], those: list[Any]) -> list[Any]:

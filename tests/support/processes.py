@@ -13,7 +13,7 @@ class Ran:
 
     code: int
     printed: str
-    complaint: str
+    error_output: str
 
 
 async def ran(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
@@ -21,13 +21,13 @@ async def ran(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=pipe, stderr=pipe)
     try:
-        printed, complaint = await process.communicate()
+        printed, error_output = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.communicate()
         raise
     assert process.returncode is not None
-    return Ran(process.returncode, printed.decode(), complaint.decode())
+    return Ran(process.returncode, printed.decode(), error_output.decode())
 
 
 def processes_of(folder: Path | str) -> list[str]:

@@ -16,7 +16,7 @@ from tests.support.runtimes import SHIPPED
 
 DEMO = Path(__file__).parent.parent.parent / "hack" / "demo"
 OURS = ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
-ODD_VALUES: tuple[Any, ...] = (
+MALFORMED_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 1.0, 1.5, 2**31, 2**40, 1e19, -(2**40)),
     *("", "x", "1", "1Gi", "1 Gi", "-", "A_b", "a.b/c", "x\n", "ü", "x" * 64, "x" * 5000),
     *([], [None], ["x", "x"], [{}], {}, {"a": None}, {"a": 1}, {"a": "b"}, {"name": "x"}),
@@ -61,9 +61,9 @@ def mutants(seed: int, count: int) -> Iterator[tuple[str, Object]]:
         yield "+".join(mutate.__name__ for mutate in done), mutant
 
 
-def odd_value(rng: random.Random) -> Any:
+def malformed_value(rng: random.Random) -> Any:
     """Return a copy of an odd value: a document may have several, and is changed further."""
-    return copy.deepcopy(rng.choice(ODD_VALUES))
+    return copy.deepcopy(rng.choice(MALFORMED_VALUES))
 
 
 def drop(document: Object, rng: random.Random) -> None:
@@ -77,7 +77,7 @@ def replace(document: Object, rng: random.Random) -> None:
     """Put something odd in the place of a value."""
     if found := [*places(document)]:
         inside, key, _ = rng.choice(found)
-        inside[key] = odd_value(rng)
+        inside[key] = malformed_value(rng)
 
 
 def repeat(document: Object, rng: random.Random) -> None:
@@ -98,20 +98,20 @@ def grow(document: Object, rng: random.Random) -> None:
     """Add a field of the schema with a value that may be valid."""
     candidates: list[tuple[Object, str, Schema]] = []
     for inside, key, schema in places(document):
-        there = inside[key]
-        if isinstance(there, dict) and schema is not None and schema is not METADATA:
+        object_metadata = inside[key]
+        if isinstance(object_metadata, dict) and schema is not None and schema is not METADATA:
             properties = schema.get("properties") or {}
-            candidates += [(there, name, each) for name, each in properties.items()]
+            candidates += [(object_metadata, name, each) for name, each in properties.items()]
     missing = [each for each in candidates if each[1] not in each[0]]
     if missing:
-        there, name, schema = rng.choice(missing)
-        there[name] = made(schema, rng)
+        object_metadata, name, schema = rng.choice(missing)
+        object_metadata[name] = generated_value(schema, rng)
 
 
 def metadata(document: Object, rng: random.Random) -> None:
     """Change the name, the labels or what else is there."""
-    there = document.get("metadata")
-    if not isinstance(there, dict):
+    object_metadata = document.get("metadata")
+    if not isinstance(object_metadata, dict):
         return
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "u", "controller": True}
     change: Object = rng.choice(
@@ -122,12 +122,12 @@ def metadata(document: Object, rng: random.Random) -> None:
             {"annotations": {rng.choice(KEYS): rng.choice(NAMES)}},
             {"finalizers": [rng.choice(KEYS)]},
             {"ownerReferences": [owner, {**owner, rng.choice(tuple(owner)): None}]},
-            {rng.choice(tuple(METADATA["properties"])): odd_value(rng)},
+            {rng.choice(tuple(METADATA["properties"])): malformed_value(rng)},
         )
     )
     change.pop("namespace", None)  # it must be that of the request
     change.pop("resourceVersion", None)  # it must not be there
-    there |= change
+    object_metadata |= change
 
 
 def break_rule(document: Object, rng: random.Random) -> None:
@@ -135,10 +135,10 @@ def break_rule(document: Object, rng: random.Random) -> None:
     spec = document.get("spec")
     if isinstance(spec, dict):
         of_train_job = document["kind"] == "TrainJob"
-        spec |= (_odd_train_job if of_train_job else _odd_runtime)(rng)
+        spec |= (_malformed_train_job if of_train_job else _malformed_runtime)(rng)
 
 
-def _odd_train_job(rng: random.Random) -> Object:
+def _malformed_train_job(rng: random.Random) -> Object:
     target = {"targetJobs": [{"name": "node"}]}
     identity: Object = {rng.choice(("name", "namespace", "labels")): "x"}
     processes = rng.choice((0, 1, "auto", "4", 2.0))
@@ -154,7 +154,7 @@ def _odd_train_job(rng: random.Random) -> Object:
     return rng.choice(changes)
 
 
-def _odd_runtime(rng: random.Random) -> Object:
+def _malformed_runtime(rng: random.Random) -> Object:
     node = {**replicated_job(), "dependsOn": [{"name": "x", "status": "Ready"}]}
     order = {"startupPolicyOrder": rng.choice(("InOrder", "AnyOrder"))}
     named = rng.choice(({}, {"metadata": {"namespace": rng.choice(("", "x"))}}))
@@ -200,28 +200,28 @@ def _within(value: Any, schema: Schema | None) -> Iterator[Place]:
         yield from _within(value[key], inner)
 
 
-def made(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
+def generated_value(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
     """A value that usually matches the schema."""
     if rng.random() < 0.05:
-        return odd_value(rng)
+        return malformed_value(rng)
     if schema.get("enum"):
         return rng.choice([*schema["enum"], "nonesuch"])
     kind = "int or string" if schema.get("x-kubernetes-int-or-string") else schema.get("type")
     if kind == "object":
-        return _made_object(schema, rng, depth)
+        return _generated_object(schema, rng, depth)
     if kind == "array":
         few = range(rng.choice((0, 1, 1, 2, 2, 9) if depth < 4 else (0, 1)))
-        return [made(schema["items"], rng, depth + 1) for _ in few]
-    return copy.deepcopy(rng.choice(LIKELY_VALUES.get(kind, ODD_VALUES)))
+        return [generated_value(schema["items"], rng, depth + 1) for _ in few]
+    return copy.deepcopy(rng.choice(LIKELY_VALUES.get(kind, MALFORMED_VALUES)))
 
 
-def _made_object(schema: Schema, rng: random.Random, depth: int) -> Object:
+def _generated_object(schema: Schema, rng: random.Random, depth: int) -> Object:
     properties = schema.get("properties") or {}
     required = [name for name in schema.get("required") or () if rng.random() < 0.97]
     most = rng.choice((0, 1, 2, 3)) if depth < 6 else 0
     others = rng.sample([*properties], min(len(properties), most))
     fields = dict.fromkeys((*required, *others))
-    value = {name: made(properties[name], rng, depth + 1) for name in fields}
+    value = {name: generated_value(properties[name], rng, depth + 1) for name in fields}
     if isinstance(of_any_name := schema.get("additionalProperties"), dict):
-        value[rng.choice(("a", "b.c/d", "e f"))] = made(of_any_name, rng, depth + 1)
+        value[rng.choice(("a", "b.c/d", "e f"))] = generated_value(of_any_name, rng, depth + 1)
     return value

@@ -43,7 +43,7 @@ class Release:
         argv = (*self._argv, *map(str, arguments))
         helm = await ran(argv, self._environment)
         if helm.code:
-            raise HelmError(f"helm {' '.join(map(str, arguments))}: {helm.complaint}")
+            raise HelmError(f"helm {' '.join(map(str, arguments))}: {helm.error_output}")
         return helm.printed
 
     async def install(
@@ -96,7 +96,7 @@ class PodProgram:
         self._home = home
 
     async def argv(self, pod: Object, *flags: str) -> tuple[str, ...]:
-        """The command line of the pod's container, as the pod's ServiceAccount and nobody else."""
+        """The command line of the pod's container, run as the pod's ServiceAccount."""
         [container] = pod["containers"]
         assert "command" not in container, "the image says what is run"
         places = await self._mounted(pod, container)
@@ -158,7 +158,7 @@ class PodProgram:
 
 
 async def token(api: ApiClient, account: str, namespace: str = NAMESPACE) -> str:
-    """A token as the kubelet asks for it."""
+    """A token as the kubelet requests it."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     body = {
         "apiVersion": "authentication.k8s.io/v1",

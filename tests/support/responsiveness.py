@@ -103,27 +103,27 @@ class Probes:
     def __init__(self, manager: ManagerProcess) -> None:
         self._clock = _cpu_clock(_only_child(manager.pid))
         self._url = manager.health_url
-        self._took = [0.0]
+        self._durations = [0.0]
 
     async def send(self) -> None:
         """Send probes until cancelled."""
         async with ApiClient(self._url, None) as health:
             while True:
-                began = time.clock_gettime(self._clock)
+                started = time.clock_gettime(self._clock)
                 await health.fetch("GET", "/healthz")
-                self._took.append(time.clock_gettime(self._clock) - began)
+                self._durations.append(time.clock_gettime(self._clock) - started)
                 await asyncio.sleep(PROBED_EVERY)
 
     async def longest(self) -> float:
         """Return the longest of the probes that were sent since the last call, in seconds."""
-        before = len(self._took)
+        before = len(self._durations)
 
         async def answered() -> bool:
-            return len(self._took) > before + 1
+            return len(self._durations) > before + 1
 
         await until(answered, within=WITHIN, what="probes being answered")
-        took, self._took = self._took, [0.0]
-        return max(took)
+        durations, self._durations = self._durations, [0.0]
+        return max(durations)
 
 
 @asynccontextmanager

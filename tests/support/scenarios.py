@@ -56,7 +56,7 @@ def disk(name: str) -> Object:
     }
 
 
-async def keep_a_job_set_twice(ground: Ground) -> None:
+async def keep_a_job_set_again(ground: Ground) -> None:
     """Make a TrainJob report a kept JobSet twice, after changes of its runtime."""
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
@@ -71,8 +71,8 @@ async def keep_a_job_set_twice(ground: Ground) -> None:
     await ground.suspend(suspend=False)
     await ground.until_running("train", 1)
 
-    async def told_twice() -> bool:
+    async def has_two_events() -> bool:
         events = [each for each in await ground.all("Event") if each["reason"] == "JobSetKept"]
         return sum(each.get("count", 1) for each in events) > 1
 
-    await until(told_twice, within=BY_THE_END, what="an Event that happened twice")
+    await until(has_two_events, within=BY_THE_END, what="an Event that happened twice")

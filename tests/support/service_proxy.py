@@ -19,8 +19,8 @@ from kftrainer.devcluster.processes.process import ManagedProcess
 CHUNK = 65536
 HEAD_END = b"\r\n\r\n"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-NOBODY = b"HTTP/1.1 502 Nobody listens there\r\nContent-Length: 0\r\n\r\n"
-GONE = (OSError, asyncio.IncompleteReadError)
+NO_LISTENER = b"HTTP/1.1 502 Nobody listens there\r\nContent-Length: 0\r\n\r\n"
+DISCONNECTED = (OSError, asyncio.IncompleteReadError)
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -61,7 +61,7 @@ async def _connected(ports: Sequence[int]) -> Stream | None:
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(*GONE):
+    with suppress(*DISCONNECTED):
         while chunk := await reader.read(CHUNK):
             writer.write(chunk)
             await writer.drain()
@@ -70,15 +70,15 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def _serve(socket: str, routes: Path) -> None:
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(*GONE):
+        with suppress(*DISCONNECTED):
             head = await reader.readuntil(HEAD_END)
             address = head.split(b" ")[1].decode()  # CONNECT 10.0.0.17:443 HTTP/1.1
-            there = await _connected(json.loads(routes.read_text()).get(address, []))
-            writer.write(NOBODY if there is None else ESTABLISHED)
-            if there is not None:
-                async with asyncio.TaskGroup() as both_ways:
-                    both_ways.create_task(_relay(reader, there[1]))
-                    both_ways.create_task(_relay(there[0], writer))
+            upstream = await _connected(json.loads(routes.read_text()).get(address, []))
+            writer.write(NO_LISTENER if upstream is None else ESTABLISHED)
+            if upstream is not None:
+                async with asyncio.TaskGroup() as directions:
+                    directions.create_task(_relay(reader, upstream[1]))
+                    directions.create_task(_relay(upstream[0], writer))
         writer.close()
 
     server = await asyncio.start_unix_server(connect, socket)

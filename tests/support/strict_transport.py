@@ -23,14 +23,14 @@ class StrictTransport(HttpTransport):
         return response
 
 
-def lost(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
+def dropped_fields(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
     """Return paths whose stored value differs; the server may add fields, not items."""
     match sent, kept:
         case Mapping(), Mapping():
             for key, value in sent.items():
-                yield from lost(value, kept.get(key), f"{path}.{key}")
+                yield from dropped_fields(value, kept.get(key), f"{path}.{key}")
         case list(), list() if len(sent) == len(kept):
             for index, pair in enumerate(zip(sent, kept, strict=True)):
-                yield from lost(*pair, f"{path}[{index}]")
+                yield from dropped_fields(*pair, f"{path}[{index}]")
         case _ if type(sent) is not type(kept) or sent != kept:
             yield f"{path}: {sent!r} became {kept!r}"

@@ -95,11 +95,11 @@ class Ground(Team):
         """Wait until they run, the status reports it, and the manager has read all events."""
         await self.until_running(job, pods)
 
-        async def says_so() -> bool:
+        async def has_condition() -> bool:
             rows = (await self.get("TrainJob", job)).get("status", {}).get("jobsStatus") or ()
             return any(each["ready"] for each in rows)
 
-        await until(says_so, within=BY_THE_END, what=f"{job} being ready")
+        await until(has_condition, within=BY_THE_END, what=f"{job} being ready")
         await self.touch(manager, job)
 
     async def until_left(self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)) -> None:
@@ -136,8 +136,8 @@ class Kubectl:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        printed, complaint = await process.communicate()
-        assert process.returncode == 0, complaint.decode()
+        printed, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
         return printed.decode()
 
 

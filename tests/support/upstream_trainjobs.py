@@ -41,7 +41,7 @@ PLURALS = {
     "ClusterTrainingRuntime": "clustertrainingruntimes",
 }
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-LOOSE = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+PERMISSIVE = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
 OWN_CASES = Path(__file__).parent.parent / "e2e" / "migration" / "golden"
 
 
@@ -254,7 +254,7 @@ class Copy:
 @asynccontextmanager
 async def crds_of_the_original(api: ApiClient) -> AsyncIterator[None]:
     """Serve the API as loosely as the original's CRDs do, for the length of the block."""
-    ours = {plural: await _replace_schema(api, plural, LOOSE) for plural in PLURALS.values()}
+    ours = {plural: await _replace_schema(api, plural, PERMISSIVE) for plural in PLURALS.values()}
     try:
         await _until_refused(api, refused=False)
         yield
@@ -290,7 +290,7 @@ async def _until_refused(api: ApiClient, *, refused: bool) -> None:
         inside = "" if kind.startswith("Cluster") else "/namespaces/default"
         path = f"/apis/{API}{inside}/{plural}"
 
-        async def is_so(path: str = path, probe: Object = probe) -> bool:
+        async def is_applied(path: str = path, probe: Object = probe) -> bool:
             query = {"dryRun": "All", "fieldValidation": "Strict"}
             try:
                 await api.request("POST", path, body=probe, query=query)
@@ -298,7 +298,7 @@ async def _until_refused(api: ApiClient, *, refused: bool) -> None:
                 return refused
             return not refused
 
-        await until(is_so, within=SERVED_WITHIN, what=f"another schema of {kind} being used")
+        await until(is_applied, within=SERVED_WITHIN, what=f"another schema of {kind} being used")
 
 
 async def apply_as(api: ApiClient, field_manager: str, manifest: Object) -> None:

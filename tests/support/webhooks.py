@@ -35,7 +35,7 @@ APPLY = "application/apply-patch+yaml"
 OK = 400  # every status below it
 CONFLICT = 409
 REPLACED_WITHIN = 30.0
-JUDGED_WITHIN = 60.0
+DECIDED_WITHIN = 60.0
 NOT_READ_IN_TIME = "admission_read_timeout"
 
 
@@ -60,8 +60,8 @@ class AdmissionOutcome:
     @property
     def denial(self) -> str:
         """The error message of our webhook; empty if it did not reject the write."""
-        _, colon, said = self.message.partition(" denied the request: ")
-        return said if colon else ""
+        _, colon, reason = self.message.partition(" denied the request: ")
+        return reason if colon else ""
 
 
 class Applicant:
@@ -137,7 +137,7 @@ class Applicant:
         return await self._api.get_or_none(await self._api.path_of(manifest))
 
     async def delete(self, manifest: Mapping[str, Any], *, propagation: str = "Background") -> None:
-        """Delete the object, and its dependents as the propagation policy says."""
+        """Delete the object, and its dependents according to the propagation policy."""
         query = {"propagationPolicy": propagation}
         await self._api.request("DELETE", await self._api.path_of(manifest), query=query)
 
@@ -161,22 +161,22 @@ class Applicant:
             warnings = warnings_in(response.headers.get("Warning", ""))
             return AdmissionOutcome(response.status, orjson.loads(response.body), warnings)
 
-        return await (send() if self._manager is None else _judged_in_time(send, self._manager))
+        return await (send() if self._manager is None else _decided_in_time(send, self._manager))
 
 
-async def _judged_in_time(
+async def _decided_in_time(
     send: Callable[[], Awaitable[AdmissionOutcome]], manager: ManagerProcess
 ) -> AdmissionOutcome:
     """Repeat the write until the manager could read all inputs of its decision."""
 
-    async def judged() -> AdmissionOutcome | None:
+    async def decided() -> AdmissionOutcome | None:
         sent_at = SystemClock().now()
         outcome = await send()
         late = manager.log_entries(NOT_READ_IN_TIME) if outcome.denial else []
         is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
         return None if is_late else outcome
 
-    return await until(judged, within=JUDGED_WITHIN, what="the manager reading what it judges by")
+    return await until(decided, within=DECIDED_WITHIN, what="the manager reading what it judges by")
 
 
 def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
@@ -246,10 +246,10 @@ async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
         "metadata": {"name": "is-the-webhook-called", "namespace": namespace},
         "spec": {"runtimeRef": {"name": "there-is-none"}},
     }
-    async with applicant(plane) as person:
+    async with applicant(plane) as user:
 
         async def denied() -> bool:
-            return bool((await person.create(probe, dry_run=True)).denial)
+            return bool((await user.create(probe, dry_run=True)).denial)
 
         await until(denied, within=CALLED_WITHIN, what="the API server calling the webhook")
 
@@ -267,8 +267,8 @@ async def admitting_manager(
         try:
             port = ports.reserve()
             await register(api, port)
-            seen = kubeconfig or plane.kubeconfig
-            async with manager_process(seen, *webhook_flags(port), *flags) as manager:
+            kubeconfig_path = kubeconfig or plane.kubeconfig
+            async with manager_process(kubeconfig_path, *webhook_flags(port), *flags) as manager:
                 await manager.wait_ready()
                 await wait_called(plane)
                 yield manager

@@ -8,7 +8,7 @@ from kftrainer.api.configuration import DEFAULT, Configuration
 from kftrainer.config import ConfigurationError
 
 HEAD = "apiVersion: config.trainer.kubeflow.org/v1alpha1\nkind: Configuration\n"
-# What the chart of Kubeflow Trainer 2.1 says, and all else that its file can say.
+# The file of the chart of Kubeflow Trainer 2.1, with all optional fields.
 SHIPPED = (
     HEAD
     + """
@@ -165,7 +165,7 @@ def test_whole_numbers_will_do_for_qps() -> None:
 
 
 # Each line doubles the keys that PyYAML would copy.
-MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+NESTED_MERGES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 65)
 )
 
@@ -180,7 +180,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         ("1: b\n", "[1]: is not a known field"),
         ("clientConnection: {qps: .inf}\n", "f:3: contains 'inf', which JSON cannot represent"),
         ("---\na: 1\n", "f: must contain one document"),
-        (MERGE_BOMB, "expand to more than 400000 values"),
+        (NESTED_MERGES, "expand to more than 400000 values"),
     ],
 )
 def test_invalid_yaml_is_rejected(text: str, message: str) -> None:

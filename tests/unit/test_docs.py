@@ -1,4 +1,4 @@
-"""Documents lead where they say."""
+"""Links in documents have valid targets."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The image: what can be seen without building it, and, where asked for, the build itself."""
+"""The image: checks without a build, and, if enabled, the build itself."""
 
 import json
 import os
@@ -57,9 +57,9 @@ def is_sent(path: str) -> bool:
 
 
 def test_copied_files_exist_and_are_in_the_build_context() -> None:
-    taken = list(sources())
-    assert {"requirements.lock", "requirements-build.lock", "pyproject.toml", "src"} < set(taken)
-    for source in taken:
+    copied = list(sources())
+    assert {"requirements.lock", "requirements-build.lock", "pyproject.toml", "src"} < set(copied)
+    for source in copied:
         path = ROOT / source
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         kept = [each for each in files if each.is_file() and is_sent(str(each.relative_to(ROOT)))]

@@ -93,15 +93,15 @@ def on_terminal(argv: list[str]) -> str:
     ours, theirs = pty.openpty()
     with subprocess.Popen(argv, stderr=theirs) as process:
         os.close(theirs)
-        told = b""
+        output = b""
         while True:
             try:
-                told += os.read(ours, 4096)
+                output += os.read(ours, 4096)
             except OSError:  # the other end is closed
                 break
         assert process.wait(30) == 0
     os.close(ours)
-    return told.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize("form", ["None", "'console'"])

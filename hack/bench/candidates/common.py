@@ -47,7 +47,7 @@ class Start:
 
 
 def report(**numbers: float) -> None:
-    """Tell the bench, with the processor's seconds so far: they do not depend on who else runs."""
+    """Report to the bench, with the CPU seconds so far: they do not depend on other processes."""
     cpu = time.process_time()
     gc.collect()
     sys.stdout.write(orjson.dumps({**numbers, "rss": rss(), "cpu": cpu}).decode() + "\n")

@@ -1,4 +1,4 @@
-"""The same client merely decoding a watch: nothing is kept, nobody is told."""
+"""The same client merely decoding a watch: no store, no handlers."""
 
 import asyncio
 import os

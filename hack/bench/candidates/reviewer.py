@@ -1,4 +1,4 @@
-"""Asks a webhook over TLS connections that are kept, as an API server does, as fast as it answers.
+"""Calls a webhook over kept TLS connections, as an API server does, as fast as it answers.
 
 Arguments: port, path, connections, seconds and a file with the bodies, one to a line. Tells how
 many were answered in all, and of those after a moment to get warm how many there were in a second,
@@ -61,7 +61,7 @@ class Reviewer:
 
 
 async def run(port: int, path: str, connections: int, seconds: float, bodies: list[bytes]) -> None:
-    """Ask, then tell."""
+    """Send the requests, then report."""
     reviewer = Reviewer(port, [request(path, body) for body in bodies], seconds)
     async with asyncio.TaskGroup() as group:
         for _ in range(connections):

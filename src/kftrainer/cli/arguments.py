@@ -1,10 +1,36 @@
 """Arguments shared by several commands."""
 
 import argparse
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import TypeAlias
 
 from kftrainer.kube.schema.metadata import DNS_LABEL, LABEL_WORDS, LONGEST_LABEL
+
+# What `add_subparsers` returns; argparse has no public name for it.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    epilog: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command whose description and epilog keep their line breaks."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +47,15 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, of which only `plugins` and `admission` are used."""
+def add_config(
+    parser: argparse.ArgumentParser, *, used: str = "plugins and admission settings"
+) -> None:
+    """Add `--config`; `used` names the sections of the file that the command uses."""
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the manager's configuration file; only its plugins and admission settings are used",
+        help=f"the manager's configuration file; only its {used} are used",
     )
 
 

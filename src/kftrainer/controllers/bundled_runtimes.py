@@ -16,9 +16,10 @@ from kftrainer.controllers.bundled_runtime_steps import (
     next_step,
     replacement,
 )
+from kftrainer.controllers.failed_writes import LATER, result_of_failed_write
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
 from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -43,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 CONTROLLER = "shippedruntimes_controller"
 FIELD_MANAGER = "kftrainer-runtimes"
-LATER = Result(requeue=True)
+CONFLICT = "shipped_runtime_conflict"
 RECONCILE_WITHIN = 120.0
 # Seconds. After start-up our webhook may be unavailable for seconds; a permission, for hours.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
@@ -132,7 +133,7 @@ class BundledRuntimesReconciler:
         except KindNotFoundError as error:
             raise ReconcileError(f"cannot apply the runtime: {error}") from error
         except (ConflictError, AlreadyExistsError, NotFoundError, WriteGuardError) as error:
-            log.debug("shipped_runtime_conflict", error=str(error))
+            log.debug(CONFLICT, error=str(error))
             return LATER
         except KubeError as error:
             raise ReconcileError(f"cannot apply the runtime: {error}") from error
@@ -145,9 +146,8 @@ class BundledRuntimesReconciler:
     async def _write(self, request: Request, bundled: BundledRuntime) -> Manifest | None:
         """Create or replace the runtime; None if the live one is already up to date."""
         client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
-        try:
-            live = await client.get(resource, request)
-        except NotFoundError:
+        live = await get_or_none(client, resource, request)
+        if live is None:
             return await client.create(resource, bundled.manifest, field_manager=FIELD_MANAGER)
         if not isinstance(next_step(bundled, ObjectMeta.parse(live["metadata"])), Apply):
             return None
@@ -162,13 +162,8 @@ class BundledRuntimesReconciler:
                 uid=step.uid,
                 resource_version=step.resource_version,
             )
-        except (ConflictError, NotFoundError) as error:
-            log.debug("shipped_runtime_conflict", error=str(error))  # an event follows
-            return DONE
-        except WriteGuardError:
-            return LATER
         except KubeError as error:
-            raise ReconcileError(f"cannot delete the runtime: {error}") from error
+            return result_of_failed_write(error, "delete the runtime", conflict_event=CONFLICT)
         log.info("shipped_runtime_deleted", why="its file was removed")
         self._acted(request, [])
         return DONE

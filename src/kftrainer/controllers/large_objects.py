@@ -14,8 +14,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.overlay_cache import OverlayCache, Scope
 from kftrainer.controllers.trainjob.failures import failing_reconcile
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import NotFoundError
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
@@ -160,7 +159,8 @@ class LargeObjectReconciler:
                 return False
             scope.load(TRAIN_JOBS, request, job)
         for resource, key in [*self._reduced(request, job)]:
-            scope.load(resource, key, await read_if_found(self._client, resource, key))
+            found = await get_or_none(self._client, resource, key, kind_may_be_missing=True)
+            scope.load(resource, key, found)
         return True
 
     def _reduced(
@@ -190,11 +190,3 @@ async def read_train_job(client: Client, key: ObjectKey) -> Manifest | None:
     selector = f"metadata.name={key.name}"
     page = await client.list(TRAIN_JOBS, namespace=key.namespace, field_selector=selector)
     return page.items[0] if page.items else None
-
-
-async def read_if_found(client: Client, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-    """Read an object; None if it does not exist."""
-    try:
-        return await client.get(resource, key)
-    except NotFoundError:
-        return None

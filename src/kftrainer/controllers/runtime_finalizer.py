@@ -13,6 +13,7 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.failed_writes import result_of_failed_write
 from kftrainer.controllers.trainjob_index import (
     INDEX_RUNTIME,
     index_value,
@@ -20,22 +21,20 @@ from kftrainer.controllers.trainjob_index import (
     runtimes_of_job,
 )
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.client.write_guard import WriteGuardError
+from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
-from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 
 log = structlog.get_logger(__name__)
 
 FINALIZER = names.FINALIZER_RUNTIME_IN_USE
-LATER = Result(requeue=True)
 # No event reports that an unwatched TrainJob was deleted, so check periodically.
 CHECK_AGAIN = Result(requeue_after=60.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
@@ -100,13 +99,10 @@ class RuntimeFinalizerReconciler:
             if FINALIZER in wanted:
                 return await self._add(request, metadata, wanted)
             return await self._remove(request, metadata, wanted)
-        except (ConflictError, NotFoundError) as error:
-            log.debug("runtime_conflict", error=str(error))  # an event follows
-            return DONE
-        except WriteGuardError:
-            return LATER
         except KubeError as error:
-            raise ReconcileError(f"cannot write the finalizers: {error}") from error
+            return result_of_failed_write(
+                error, "write the finalizers", conflict_event="runtime_conflict"
+            )
 
     async def _add(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
         if not await self._adds():

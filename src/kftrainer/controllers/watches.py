@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kftrainer.api import names
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
 from kftrainer.controllers.trainjob_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, controller_of
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler, enqueue_mapped, enqueue_owner
@@ -62,14 +61,15 @@ def _handler(
     return enqueue_mapped(lambda manifest: map_func(manifest, existing))
 
 
+def controlling_train_job(metadata: Manifest) -> Manifest | None:
+    """Return the reference to the TrainJob that controls the object with this metadata."""
+    controller = controller_of(metadata)
+    return controller if controller and TRAIN_JOBS.is_referred_to_by(controller) else None
+
+
 def belongs_to_train_job(manifest: Manifest) -> bool:
     """Whether a TrainJob controls the object; other objects are not cached."""
-    return any(
-        reference.get("controller")
-        and reference["kind"] == names.TRAIN_JOB
-        and reference["apiVersion"].startswith(f"{names.GROUP}/")
-        for reference in manifest["metadata"].get("ownerReferences") or ()
-    )
+    return controlling_train_job(manifest["metadata"]) is not None
 
 
 def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:

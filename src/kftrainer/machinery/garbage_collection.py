@@ -1,4 +1,8 @@
-"""Garbage collection after work on large objects."""
+"""Runs Python's garbage collector after work on large objects.
+
+Objects in the cluster are deleted with their owners by Kubernetes: `runtime.object_builders` sets
+the owner references.
+"""
 
 import gc
 from typing import Final

@@ -12,8 +12,8 @@ from kftrainer.api.resources import (
     PRIORITY_CLASSES,
     TRAINING_RUNTIMES,
 )
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.client.client import Client, get_or_none
+from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
 from kftrainer.runtime.runtimes import RuntimeKey
@@ -123,9 +123,8 @@ async def read_live(
 
     async def read_one(resource: Resource[Any], key: ObjectKey) -> None:
         try:
-            live[resource, key] = await client.get(resource, key)
-        except NotFoundError:
-            live[resource, key] = None
+            found = await get_or_none(client, resource, key, kind_may_be_missing=True)
+            live[resource, key] = found
         except KubeError as error:
             text = str(error)
             log.warning("admission_read_failed", kind=resource.kind, object=str(key), error=text)

@@ -186,7 +186,7 @@ class Scenario(ABC):
             if error.status != NOT_FOUND:
                 raise
 
-    async def until_resting(self) -> None:
+    async def until_idle(self) -> None:
         """Wait until the JobSet is suspended, no pod is left and the TrainJob reports both."""
         await self.until(lambda: self.live(JOB_SETS)["spec"].get("suspend"), "JobSet suspended")
         await self.until(lambda: not self.pods(), "no pods")
@@ -220,7 +220,7 @@ class Scenario(ABC):
         await self.patch({"spec": {"suspend": suspend}})
 
     async def assign_flavor(self) -> None:
-        """Tell the pods where to run, by replacing the whole TrainJob as Kueue does."""
+        """Set where the pods run, by replacing the whole TrainJob as Kueue does."""
         jobs = [each["name"] for each in self.copy.job_set["spec"]["replicatedJobs"]]
         entry = {
             "targetJobs": [{"name": name} for name in jobs],
@@ -330,7 +330,7 @@ class RunningScenario(Scenario):
     async def suspend(self) -> None:
         """The JobSet is suspended first, and then the TrainJob reports it."""
         await self.set_suspend(suspend=True)
-        await self.until_resting()
+        await self.until_idle()
         reported = next(
             each
             for each in self.world.log.states(TRAIN_JOBS, self.key)
@@ -420,7 +420,7 @@ class SuspendedScenario(Scenario):
     async def evict(self) -> None:
         """Kueue suspends it, waits for the end of its jobs, and takes the flavor away."""
         await self.set_suspend(suspend=True)
-        await self.until_resting()
+        await self.until_idle()
         await self.patch({"spec": {"podTemplateOverrides": [*self.own_overrides()] or None}})
         await self.until(self._has_no_flavor, "a JobSet without the flavor")
 

@@ -155,13 +155,13 @@ async def until_enforced(ground: Ground, rewrite: Rewrite) -> None:
     async def enforced() -> bool:
         path, query = ground.path("JobSet"), {"dryRun": "All"}
         try:
-            made = await ground.api.request("POST", path, body=probe, query=query)
+            created = await ground.api.request("POST", path, body=probe, query=query)
         except ApiError as error:
             # The API server learns the schema of a kind some time after its definition.
             if "There can be a delay" in str(error):
                 return False
             raise
-        return is_rewritten(made, rewrite)
+        return is_rewritten(created, rewrite)
 
     await until(enforced, within=BY_THE_END, what="the policy being enforced")
 
@@ -185,7 +185,7 @@ def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
     return Ground(api, namespace)
 
 
-async def until_resting(ground: Ground) -> None:
+async def until_idle(ground: Ground) -> None:
     """Wait until the TrainJob is suspended, with its JobSet and without pods."""
     await ground.until_left("train", ["Pod"])
     job = await ground.until_says("Suspended", "Suspended")
@@ -228,7 +228,7 @@ async def test_rewritten_jobset_is_suspended_moved_resumed_and_completed(
         uid = (await ground.get("JobSet"))["metadata"]["uid"]
 
         await ground.suspend(suspend=True)
-        await until_resting(ground)
+        await until_idle(ground)
         await until_settled(ground, manager)
 
         moved = [{**each, "spec": {"nodeSelector": NODE}} for each in lasting]
@@ -242,7 +242,7 @@ async def test_rewritten_jobset_is_suspended_moved_resumed_and_completed(
 
     # The same without the policy, which JobSets outlive.
     await ground.suspend(suspend=True)
-    await until_resting(ground)
+    await until_idle(ground)
     await ground.suspend(suspend=False)
     pods = await ground.until_running("train", count)
     job_set = await ground.get("JobSet")
@@ -268,7 +268,7 @@ async def test_rewritten_jobset_is_created_suspended_and_resumed(
     await ground.create(a_runtime(rewrite.runtime))
     async with rewriting(ground, rewrite):
         await ground.create_job(suspend=True, podTemplateOverrides=lasting)
-        await until_resting(ground)
+        await until_idle(ground)
         await until_settled(ground, manager)
         await ground.suspend(suspend=False)
         pods = await ground.until_running("train", 1)
@@ -285,7 +285,7 @@ async def test_values_of_a_jobset_are_in_no_report_of_its_rejection(
     lasting = pods_with(annotations=FOR_LONG)
     await ground.create(a_runtime("torch"))
     await ground.create_job(suspend=True, trainer={"env": env}, podTemplateOverrides=lasting)
-    await until_resting(ground)
+    await until_idle(ground)
     await until_settled(ground, manager)
     assert PASSWORD in str(await ground.get("JobSet"))
     async with rewriting(ground, REWRITES["mirror"], ("CREATE", "UPDATE")):

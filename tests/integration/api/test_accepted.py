@@ -67,7 +67,7 @@ def spec_defaults(**more: Any) -> Object:
 
 BASH = ["bash", "-c", "torchrun train.py"]
 MPIRUN = ["mpirun", "--hostfile", "/etc/mpi/hostfile", "bash", "-c", "python train.py"]
-TOUR = {
+ALL_FIELDS = {
     "image": "pytorch",
     "command": BASH,
     "args": ["--epochs=3"],
@@ -128,7 +128,7 @@ JOBS: dict[str, Object] = {
     "the SDK with nothing configured": {},
     "the SDK with a torch function": {"trainer": {"command": BASH, "numNodes": 2}},
     "the SDK with an MPI function": {"trainer": {"command": MPIRUN, "numNodes": 2}},
-    "a container": {"trainer": TOUR},
+    "a container": {"trainer": ALL_FIELDS},
     "torchtune": {"trainer": {"command": ["tune", "run"], "args": ["dtype=bf16"]}},
     "processes by word": {"trainer": {"numProcPerNode": "auto"}},
     "every kind of variable": {"trainer": {"env": EVERY_ENV}},

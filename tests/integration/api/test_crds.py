@@ -104,15 +104,20 @@ async def test_everything_that_we_own_is_described(api: ApiClient) -> None:
         root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         del root["properties"]["metadata"]
         # Below these stand Kubernetes' own types.
-        ours = [
+        own_paths = [
             path
             for path in undescribed(root, "")
             if not any(
-                theirs in path
-                for theirs in (".template.spec.", ".affinity.", ".resourcesPerNode.", ".secretRef.")
+                upstream_field in path
+                for upstream_field in (
+                    ".template.spec.",
+                    ".affinity.",
+                    ".resourcesPerNode.",
+                    ".secretRef.",
+                )
             )
         ]
-        assert ours == []
+        assert own_paths == []
 
 
 async def test_kubectl_get_prints_the_documented_columns(

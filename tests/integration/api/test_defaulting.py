@@ -1,4 +1,4 @@
-"""Our defaulting, and what we say about structure, next to the API server's own."""
+"""Our defaulting and our structural errors equal the API server's."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ NODE = [{"name": "node"}]
 
 
 async def refused(api: ApiClient, document: Object, namespace: str) -> str:
-    """What the API server says when it refuses to create the object."""
+    """The API server's error when it rejects the creation of the object."""
     with pytest.raises(ApiError) as raised:
         await create(api, document, namespace)
     assert raised.value.status == 422
@@ -29,7 +29,7 @@ async def create(api: ApiClient, document: Object, namespace: str) -> Object:
     return await api.request("POST", path, query={"fieldValidation": "Strict"}, body=document)
 
 
-def told_at(path: str, answer: str) -> bool:
+def is_reported_at(path: str, answer: str) -> bool:
     """Whether this very field is named, and not one whose path ends alike."""
     return re.search(rf"(?<![\w.\]]){re.escape(path)}: ", answer) is not None
 
@@ -163,16 +163,19 @@ TRAIN_JOBS: dict[str, tuple[Object, str, str]] = {
     ),
 }
 for _field in ("containers", "initContainers"):
-    for _nameless, _told in (({"name": ""}, "should be at least 1 chars"), ({}, "Required value")):
+    for _nameless, _expected in (
+        ({"name": ""}, "should be at least 1 chars"),
+        ({}, "Required value"),
+    ):
         TRAIN_JOBS[f"an override of {_field} with {_nameless}"] = (
             train_job(podTemplateOverrides=override(spec={_field: [_nameless]})),
             f"spec.podTemplateOverrides[0].spec.{_field}[0].name",
-            _told,
+            _expected,
         )
         TRAIN_JOBS[f"an override of 2.0 of {_field} with {_nameless}"] = (
             train_job(podSpecOverrides=override(**{_field: [_nameless]})),
             f"spec.podSpecOverrides[0].{_field}[0].name",
-            _told,
+            _expected,
         )
 for _field, _value in (("name", "mine"), ("namespace", "other"), ("finalizers", ["x.y/z"])):
     TRAIN_JOBS[f"an override of the pods' {_field}"] = (
@@ -213,7 +216,7 @@ async def test_invalid_train_job_is_rejected(
     api: ApiClient, namespace: str, document: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, document, namespace)
-    assert told_at(path, answer)
+    assert is_reported_at(path, answer)
     assert message in answer
 
 
@@ -336,7 +339,7 @@ async def test_invalid_runtime_is_rejected(
     api: ApiClient, namespace: str, kind: str, spec: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, runtime(kind=kind, **spec), namespace)
-    assert told_at(path, answer)
+    assert is_reported_at(path, answer)
     assert message in answer
 
 
@@ -375,7 +378,7 @@ def refer_elsewhere(job: Object) -> None:
     job["spec"]["runtimeRef"]["name"] = "another"
 
 
-def hand_over(job: Object) -> None:
+def delegate(job: Object) -> None:
     job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
 
 
@@ -383,7 +386,7 @@ def hand_over(job: Object) -> None:
     ("change", "path", "message"),
     [
         (refer_elsewhere, "spec.runtimeRef", "runtimeRef is immutable"),
-        (hand_over, "spec.managedBy", "ManagedBy value is immutable"),
+        (delegate, "spec.managedBy", "ManagedBy value is immutable"),
     ],
 )
 async def test_immutable_fields_are_rejected_on_update(
@@ -474,7 +477,7 @@ for _name in CONDITION:
         f"status.conditions[0].{_name}",
         "Required value",
     )
-for _name, _value, _told in (
+for _name, _value, _expected in (
     ("message", "x" * 32769, "Too long: may not be more than 32768 bytes"),
     ("reason", "x" * 1025, "Too long: may not be more than 1024 bytes"),
     ("reason", "", "should be at least 1 chars long"),
@@ -485,7 +488,7 @@ for _name, _value, _told in (
     STATUSES[f"a condition whose {_name} is {str(_value)[:9]!r}"] = (
         {"conditions": [{**CONDITION, _name: _value}]},
         f"status.conditions[0].{_name}",
-        _told,
+        _expected,
     )
 for _name in COUNTS:
     STATUSES[f"a row without {_name}"] = (
@@ -513,7 +516,7 @@ async def test_invalid_status_is_rejected(
             body={**job, "status": status},
         )
     assert raised.value.status == 422
-    assert told_at(path, str(raised.value))
+    assert is_reported_at(path, str(raised.value))
     assert message in str(raised.value)
 
 

@@ -16,24 +16,24 @@ DRY_RUN = {"dryRun": "All", "fieldManager": "helm", "fieldValidation": "Strict"}
 RESTRICTED = "pod-security.kubernetes.io/enforce"
 
 
-async def namespaces_there(api: ApiClient) -> None:
+async def create_namespaces(api: ApiClient) -> None:
     for name in (NAMESPACE, *TEAMS):
         await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-async def dry_run(api: ApiClient, thing: Object) -> Object:
+async def dry_run(api: ApiClient, manifest: Object) -> Object:
     """As helm would apply the object; raises ApiError if the server does not want it."""
     return await api.request(
         "PATCH",
-        await api.path_of(thing),
+        await api.path_of(manifest),
         query=DRY_RUN,
-        body=thing,
+        body=manifest,
         content_type="application/apply-patch+yaml",
     )
 
 
 async def test_the_server_takes_every_object(api: ApiClient, objects: list[Object]) -> None:
-    await namespaces_there(api)
+    await create_namespaces(api)
     for each in objects:
         if each["apiVersion"] in FOREIGN or each["kind"] == "CustomResourceDefinition":
             continue
@@ -48,18 +48,18 @@ async def test_leader_election_can_be_disabled(
 ) -> None:
     """The server must forget how pods were replaced one by one before."""
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    taken: Object = {}
+    applied: Object = {}
     for cell in ("defaults", "alone"):
         deployment = named(render(helm_program, CELLS[cell], namespace=namespace), "Deployment")
-        taken = await api.apply(deployment)
-    assert taken["spec"]["strategy"] == {"type": "Recreate"}
+        applied = await api.apply(deployment)
+    assert applied["spec"]["strategy"] == {"type": "Recreate"}
 
 
 async def test_the_server_takes_the_crds(api: ApiClient, helm_program: Path) -> None:
     for each in render(helm_program):
         if each["kind"] == "CustomResourceDefinition":
-            taken = await dry_run(api, each)
-            assert taken["spec"]["versions"] == each["spec"]["versions"]
+            applied = await dry_run(api, each)
+            assert applied["spec"]["versions"] == each["spec"]["versions"]
 
 
 async def test_the_server_takes_the_runtimes(api: ApiClient, helm_program: Path) -> None:
@@ -74,21 +74,21 @@ async def test_the_pods_may_run_where_pods_are_restricted(
     labels = {RESTRICTED: "restricted", f"{RESTRICTED}-version": "latest"}
     metadata = {"name": namespace, "labels": labels}
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    account = {"name": "default", "namespace": namespace}  # nobody else makes it here
+    account = {"name": "default", "namespace": namespace}  # no controller creates it here
     await api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     objects = render(helm_program, {"crds": {"keep": False}})
     pods = [spec for each in objects if (spec := pod_of(each)) is not None]
     assert len(pods) == 3  # the manager's and the hooks'
 
-    async def is_restricted() -> bool:  # admission hears of the label by a watch
+    async def is_restricted() -> bool:  # admission receives the label through a watch
         loose = {**pods[0], "securityContext": {}}
-        return await takes(api, namespace, 0, loose) is not None
+        return await apply_with(api, namespace, 0, loose) is not None
 
     await until(is_restricted, within=30, what="the namespace being restricted")
     for number, spec in enumerate(pods):
-        assert await takes(api, namespace, number, spec) is None
+        assert await apply_with(api, namespace, number, spec) is None
         loose = {**spec, "securityContext": {}}
-        assert "violates PodSecurity" in str(await takes(api, namespace, number, loose))
+        assert "violates PodSecurity" in str(await apply_with(api, namespace, number, loose))
 
 
 async def test_pods_of_the_runtimes_are_admitted_at_the_baseline_level(
@@ -106,15 +106,15 @@ async def test_pods_of_the_runtimes_are_admitted_at_the_baseline_level(
         for job in each["spec"]["template"]["spec"]["replicatedJobs"]
     ]
 
-    async def is_baseline() -> bool:  # admission hears of the label by a watch
-        return await takes(api, namespace, 0, {**pods[0], "hostNetwork": True}) is not None
+    async def is_baseline() -> bool:  # admission receives the label through a watch
+        return await apply_with(api, namespace, 0, {**pods[0], "hostNetwork": True}) is not None
 
     await until(is_baseline, within=30, what="the namespace being at the baseline level")
-    refused = [await takes(api, namespace, number, spec) for number, spec in enumerate(pods)]
+    refused = [await apply_with(api, namespace, number, spec) for number, spec in enumerate(pods)]
     assert [each for each in refused if each is not None] == []
 
 
-async def takes(api: ApiClient, namespace: str, number: int, spec: Object) -> ApiError | None:
+async def apply_with(api: ApiClient, namespace: str, number: int, spec: Object) -> ApiError | None:
     """Why the server does not take the pod."""
     pod = {
         "apiVersion": "v1",

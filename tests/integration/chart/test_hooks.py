@@ -12,7 +12,7 @@ from tests.integration.chart.test_rbac import rights_in
 from tests.integration.chart.value_sets import TEAMS
 from tests.support.helm import HOOK, NAMESPACE, Object, is_hook, named, of_kind
 
-GOES: dict[str, Any] = {"crds": {"install": True, "keep": False}}
+CRDS_NOT_KEPT: dict[str, Any] = {"crds": {"install": True, "keep": False}}
 GROUP = "trainer.kubeflow.org"
 DIAGNOSIS = {("deployments.apps", "get"), ("pods", "list")}
 
@@ -31,19 +31,19 @@ def parsed(add_parser: Callable[[Any], None], pod: Object) -> argparse.Namespace
     return parser.parse_args(container["args"])
 
 
-def asked_of(objects: list[Object]) -> argparse.Namespace:
+def parsed_arguments(objects: list[Object]) -> argparse.Namespace:
     return parsed(check.add_parser, named(objects, "Pod")["spec"])
 
 
 def test_helm_test_checks_everything(rendered: Rendering) -> None:
-    arguments = asked_of(rendered())
+    arguments = parsed_arguments(rendered())
     assert (arguments.namespace, arguments.webhook, arguments.timeout) == (NAMESPACE, True, 60)
     assert len(arguments.runtimes) == 7
 
 
 def test_helm_test_calls_the_configured_webhook_port(rendered: Rendering) -> None:
     objects = rendered({"watchNamespaces": TEAMS})
-    assert asked_of(objects).namespace == TEAMS[0]
+    assert parsed_arguments(objects).namespace == TEAMS[0]
     [role] = [
         each
         for each in of_kind(objects, "Role")
@@ -51,16 +51,16 @@ def test_helm_test_calls_the_configured_webhook_port(rendered: Rendering) -> Non
     ]
     assert role["metadata"]["namespace"] == TEAMS[0]
     chosen = rendered({"hooks": {"test": {"namespace": "there", "timeoutSeconds": 5}}})
-    assert (asked_of(chosen).namespace, asked_of(chosen).timeout) == ("there", 5)
+    assert (parsed_arguments(chosen).namespace, parsed_arguments(chosen).timeout) == ("there", 5)
     without = rendered({"webhook": {"enabled": False}})
-    assert asked_of(without).webhook is False
+    assert parsed_arguments(without).webhook is False
     assert set(rights_in(named(hooks_in(without, "test"), "Role"))) == DIAGNOSIS
 
 
 def test_helm_test_diagnoses_the_manager_of_its_release(rendered: Rendering) -> None:
     objects = rendered({"watchNamespaces": TEAMS})
     deployment = named(objects, "Deployment")["metadata"]
-    assert asked_of(objects).manager == (deployment["namespace"], deployment["name"])
+    assert parsed_arguments(objects).manager == (deployment["namespace"], deployment["name"])
     own = named(hooks_in(objects, "test"), "Role", namespace=NAMESPACE)
     assert set(rights_in(own)) == DIAGNOSIS
     assert own["rules"][0]["resourceNames"] == [deployment["name"]]
@@ -70,8 +70,8 @@ def test_helm_test_diagnoses_the_manager_of_its_release(rendered: Rendering) -> 
 
 def test_helm_test_has_minimal_permissions(rendered: Rendering) -> None:
     objects = hooks_in(rendered(), "test")
-    trial = {(f"trainjobs.{GROUP}", "create")}
-    assert set(rights_in(named(objects, "Role"))) == trial | DIAGNOSIS
+    dry_run_rules = {(f"trainjobs.{GROUP}", "create")}
+    assert set(rights_in(named(objects, "Role"))) == dry_run_rules | DIAGNOSIS
     cluster = set(rights_in(named(objects, "ClusterRole")))
     assert cluster == {(f"clustertrainingruntimes.{GROUP}", "list")}
 
@@ -82,7 +82,7 @@ def test_nothing_is_purged_while_the_crds_stay(rendered: Rendering) -> None:
 
 
 def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> None:
-    objects = hooks_in(rendered(GOES), "pre-delete")
+    objects = hooks_in(rendered(CRDS_NOT_KEPT), "pre-delete")
     job = named(objects, "Job")["spec"]
     arguments = parsed(purge.add_parser, job["template"]["spec"])
     assert (arguments.yes, arguments.timeout, arguments.namespaces) == (True, 240, [])
@@ -93,7 +93,7 @@ def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> Non
         for resource in ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
         for verb in ("list", "delete")
     }
-    longer = rendered(GOES, {"hooks": {"purge": {"timeoutSeconds": 900}}})
+    longer = rendered(CRDS_NOT_KEPT, {"hooks": {"purge": {"timeoutSeconds": 900}}})
     spec = named(longer, "Job")["spec"]
     assert parsed(purge.add_parser, spec["template"]["spec"]).timeout == 900
     assert spec["activeDeadlineSeconds"] > 900
@@ -103,18 +103,18 @@ def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> Non
 def test_hook_permissions_are_created_before_the_pod_and_deleted_with_it(
     rendered: Rendering, event: str
 ) -> None:
-    objects = hooks_in(rendered(GOES), event)
+    objects = hooks_in(rendered(CRDS_NOT_KEPT), event)
     runs = "Pod" if event == "test" else "Job"
     weights = {}
     for each in objects:
         annotations = each["metadata"]["annotations"]
         policy = annotations["helm.sh/hook-delete-policy"].split(",")
-        stays = [] if each["kind"] == runs else ["hook-failed"]  # to be looked at
-        assert policy == ["before-hook-creation", "hook-succeeded", *stays]
+        delete_policies = [] if each["kind"] == runs else ["hook-failed"]  # to be looked at
+        assert policy == ["before-hook-creation", "hook-succeeded", *delete_policies]
         weights.setdefault(each["kind"], int(annotations["helm.sh/hook-weight"]))
     assert weights[runs] > weights["ClusterRoleBinding"] > weights["ServiceAccount"]
-    said = named(objects, runs)["metadata"]["annotations"]["helm.sh/hook-output-log-policy"]
-    assert said == "hook-succeeded,hook-failed"
+    log_policy = named(objects, runs)["metadata"]["annotations"]["helm.sh/hook-output-log-policy"]
+    assert log_policy == "hook-succeeded,hook-failed"
 
 
 @pytest.mark.parametrize("event", ["test", "pre-delete"])
@@ -132,7 +132,7 @@ def test_hook_pods_equal_the_manager_pod_except_for_permissions(
             "podAnnotations": {"sidecar.istio.io/inject": "false"},
         },
     }
-    objects = rendered(GOES, values)
+    objects = rendered(CRDS_NOT_KEPT, values)
     found = hooks_in(objects, event)
     pod = named(found, "Pod") if event == "test" else named(found, "Job")["spec"]["template"]
     spec = pod["spec"]

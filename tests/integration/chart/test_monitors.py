@@ -76,7 +76,7 @@ def test_a_pod_monitor_selects_the_pods(rendered: Rendering) -> None:
 def test_monitor_with_all_values(rendered: Rendering, which: str) -> None:
     rule = {"sourceLabels": ["pod"], "targetLabel": "pod_name"}
     drop = {"sourceLabels": ["__name__"], "regex": "python_.*", "action": "drop"}
-    said = metrics(
+    scraped = metrics(
         which,
         namespace="monitoring",
         labels={"release": "prometheus"},
@@ -87,7 +87,7 @@ def test_monitor_with_all_values(rendered: Rendering, which: str) -> None:
         metricRelabelings=[drop],
         tlsConfig={"serverName": "mine"},
     )
-    monitor, endpoint = monitor_in(rendered(said), which)
+    monitor, endpoint = monitor_in(rendered(scraped), which)
     assert monitor["metadata"]["namespace"] == "monitoring"
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["metadata"]["annotations"] == {"note": "ours"}

@@ -1,4 +1,4 @@
-"""What people are told after an installation."""
+"""NOTES.txt, shown after an installation."""
 
 import re
 import subprocess
@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.chart.value_sets import CELLS, NOTHING
+from tests.integration.chart.value_sets import ALL_DISABLED, CELLS
 from tests.support.helm import Values, notes
 
 JOBSET = (
     "kubectl apply --server-side -f "
     "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml"
 )
-KEPT: Values = {"crds": {"install": True}}
-GOES: Values = {"crds": {"install": True, "keep": False}}
+CRDS_KEPT: Values = {"crds": {"install": True}}
+CRDS_NOT_KEPT: Values = {"crds": {"install": True, "keep": False}}
 
 
 def test_notes_name_the_next_steps(helm_program: Path) -> None:
-    output = notes(helm_program, KEPT)
+    output = notes(helm_program, CRDS_KEPT)
     assert JOBSET in output
     assert "rollout status deployment/kubeflow-trainer-controller-manager" in output
     assert "helm -n kubeflow-system test kubeflow-trainer" in output
@@ -28,7 +28,7 @@ def test_notes_name_the_next_steps(helm_program: Path) -> None:
 
 
 def test_the_first_train_job_is_one(helm_program: Path) -> None:
-    """The lines are for a shell as they stand there; here it only says what it would do."""
+    """The commands in the notes are valid in a shell; here they run with a dry run."""
     found = re.search(r"^kubectl create.*?^END$", notes(helm_program), re.DOTALL | re.MULTILINE)
     assert found
     text = f"set -e\nkubectl() {{ cat; }}\n{found[0]}\n"
@@ -41,10 +41,10 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (NOTHING, "Metrics are disabled"),
-        (NOTHING, "No runtimes are installed"),
-        (NOTHING, "TrainJobs are admitted without validation"),
-        (GOES, "DELETES ALL TrainJobs"),
+        (ALL_DISABLED, "Metrics are disabled"),
+        (ALL_DISABLED, "No runtimes are installed"),
+        (ALL_DISABLED, "TrainJobs are admitted without validation"),
+        (CRDS_NOT_KEPT, "DELETES ALL TrainJobs"),
         (CELLS["namespaces"], "in these namespaces only: team-a, team-b"),
         (CELLS["namespaces"], "kftrainer purge --release-runtimes --yes"),
         (CELLS["cert-manager-monitored"], "kubeflow-trainer-metrics-reader"),

@@ -17,13 +17,13 @@ FOREIGN = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
 REFERENCE = re.compile(r"[a-z0-9.:/_-]+[a-z0-9](:[\w][\w.-]*|@sha256:[0-9a-f]{64})")
 
 
-def pod_of(thing: Object) -> Object | None:
+def pod_of(manifest: Object) -> Object | None:
     """The spec of the pods that the object makes, or is."""
-    if thing["kind"] == "Pod":
-        spec: Object = thing["spec"]
+    if manifest["kind"] == "Pod":
+        spec: Object = manifest["spec"]
         return spec
-    if thing["kind"] in ("Deployment", "Job"):
-        return pod_of({**thing["spec"]["template"], "kind": "Pod"})
+    if manifest["kind"] in ("Deployment", "Job"):
+        return pod_of({**manifest["spec"]["template"], "kind": "Pod"})
     return None
 
 
@@ -79,15 +79,15 @@ def images_in(objects: list[Object]) -> set[str]:
     return {*_images(objects), *_images(files)}
 
 
-def _images(thing: Any) -> set[str]:
-    if isinstance(thing, list):
-        return {image for each in thing for image in _images(each)}
-    if not isinstance(thing, dict) or thing.get("kind") == "CustomResourceDefinition":
+def _images(manifest: Any) -> set[str]:
+    if isinstance(manifest, list):
+        return {image for each in manifest for image in _images(each)}
+    if not isinstance(manifest, dict) or manifest.get("kind") == "CustomResourceDefinition":
         return set()
-    own = {thing["image"]} if isinstance(thing.get("image"), str) else set()
-    if thing.get("name") == "CACHE_IMAGE":
-        own.add(thing["value"])
-    return own | {image for each in thing.values() for image in _images(each)}
+    own = {manifest["image"]} if isinstance(manifest.get("image"), str) else set()
+    if manifest.get("name") == "CACHE_IMAGE":
+        own.add(manifest["value"])
+    return own | {image for each in manifest.values() for image in _images(each)}
 
 
 def test_pods_satisfy_the_restricted_pod_security_standard(objects: list[Object]) -> None:

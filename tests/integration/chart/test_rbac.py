@@ -49,12 +49,12 @@ def test_no_role_has_wildcards_or_escalation_verbs(objects: list[Object]) -> Non
 
 
 def test_bindings_are_of_roles_and_subjects_that_are_there(objects: list[Object]) -> None:
-    there = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    existing_names = {(each["kind"], each["metadata"]["name"]) for each in objects}
     for binding in (*of_kind(objects, "ClusterRoleBinding"), *of_kind(objects, "RoleBinding")):
-        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in there
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in existing_names
         for subject in binding["subjects"]:
             if subject["kind"] == "ServiceAccount" and subject["namespace"] == NAMESPACE:
-                assert ("ServiceAccount", subject["name"]) in there
+                assert ("ServiceAccount", subject["name"]) in existing_names
 
 
 def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
@@ -123,8 +123,8 @@ def declared(*plugins: type) -> set[Permission]:
     return {
         (f"{rule.resource.plural}.{rule.resource.group}".rstrip("."), verb)
         for plugin in plugins
-        if isinstance(made := plugin(), RBACExtension)
-        for rule in made.declare_rbac_rules()
+        if isinstance(extension := plugin(), RBACExtension)
+        for rule in extension.declare_rbac_rules()
         for verb in rule.verbs
     }
 
@@ -187,8 +187,8 @@ def test_namespaces_limit_the_permissions_to_them(rendered: Rendering) -> None:
         assert subject == {"kind": "ServiceAccount", "name": MANAGER, "namespace": NAMESPACE}
     # It only removes finalizers that were left on what others may use, and applies nothing.
     idle = rendered({"watchNamespaces": TEAMS, "runtimes": {"enabled": False}})
-    left = verbs(cluster_role(idle), "clustertrainingruntimes.trainer.kubeflow.org")
-    assert left == {"get", *READ, "patch"}
+    remaining = verbs(cluster_role(idle), "clustertrainingruntimes.trainer.kubeflow.org")
+    assert remaining == {"get", *READ, "patch"}
     # Nor does it delete what others may use.
     runtimes = verbs(cluster_role(objects), "clustertrainingruntimes.trainer.kubeflow.org")
     assert runtimes == {"get", *READ, *WRITE}
@@ -211,12 +211,12 @@ def test_cache_initializer_may_not_delete_anything(rendered: Rendering) -> None:
 
 def test_rbac_objects_can_be_excluded(rendered: Rendering) -> None:
     objects = rendered({"rbac": {"create": False}, "crds": {"install": True, "keep": False}})
-    left = {
+    remaining = {
         each["metadata"]["name"]
         for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
         for each in of_kind(objects, kind)
     }
-    assert left == {  # these are for people
+    assert remaining == {  # these are for people
         "kubeflow-trainer-view",
         "kubeflow-trainer-edit",
         "kubeflow-trainer-admin",
@@ -298,8 +298,8 @@ def test_authenticated_users_can_read_only_the_version_config_map(rendered: Rend
 
 @pytest.mark.parametrize("plugin", [each.name for each in PLUGINS])
 def test_every_plugin_can_be_left_out(rendered: Rendering, plugin: str) -> None:
-    left_out = {"config": {"plugins": {"disabled": [plugin]}}, "runtimes": {"enabled": False}}
-    assert rendered(left_out)
+    without_plugin = {"config": {"plugins": {"disabled": [plugin]}}, "runtimes": {"enabled": False}}
+    assert rendered(without_plugin)
 
 
 @pytest.mark.parametrize("watched", [[], ["team-a"]], ids=["everywhere", "in-a-namespace"])

@@ -1,4 +1,4 @@
-"""The runtimes: valid, those that Kubeflow Trainer ships, and as the values say."""
+"""The runtimes: valid, equal to those of Kubeflow Trainer, and configurable by values."""
 
 import copy
 import subprocess
@@ -51,7 +51,7 @@ def node_of(runtime: Object) -> Object:
 
 
 def unpinned(runtime: Object) -> Any:
-    """The runtime's spec with images as far as both sides say the same."""
+    """The runtime's spec with the images that both sides specify."""
     spec = copy.deepcopy(runtime["spec"])
     for container in containers_of({"spec": spec}):
         image = container["image"].removeprefix("docker.io/").removesuffix(":v2.1.0")

@@ -1,4 +1,4 @@
-"""Values: each is told about, each does something, and what is wrong is refused with its path."""
+"""Values: each is documented and has an effect, and invalid ones are rejected with their path."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import yaml
 
 from tests.integration.chart.sample_values import FIRST, SECOND
 from tests.integration.chart.test_objects import images_in
-from tests.integration.chart.value_sets import AUTHORITY, CELLS, EVERYTHING_ON
+from tests.integration.chart.value_sets import ALL_ENABLED, AUTHORITY, CELLS
 from tests.support.helm import (
     CHART,
     IMAGE,
@@ -30,10 +30,10 @@ from tests.support.object_schemas import problems_of
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEXT = (CHART / "values.yaml").read_text()
-# It has effects but is not said anywhere: other tests look at them.
+# It has effects but does not appear in an object: other tests cover them.
 ELSEWHERE = {"certs.mode"}
 # What a switch needs to be of any use.
-GROUND: Mapping[str, Values] = {
+BASES: Mapping[str, Values] = {
     "config.leaderElection.leaderElect": {"replicaCount": 1},
     "serviceAccount.create": {"serviceAccount": {"name": "somebody"}},
     "metrics.podMonitor.enabled": {"metrics": {"secure": False}},
@@ -55,7 +55,7 @@ def leaves(values: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
 
 
 def words(value: Any) -> Iterator[str]:
-    """All that is said in a value."""
+    """All scalars of a value, as text."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield key
@@ -68,7 +68,7 @@ def words(value: Any) -> Iterator[str]:
 
 
 def at(values: Mapping[str, Any], place: Place) -> Any:
-    """The value at this place; None if nothing is said."""
+    """The value at this place; None if it is not set."""
     found: Any = values
     for key in place:
         if not isinstance(found, Mapping) or key not in found:
@@ -102,9 +102,9 @@ def test_every_value_affects_the_rendered_objects(helm_program: Path, path: str)
         assert sample != at(DEFAULTS, place)
         text = rendered_text(helm_program, name)
         if path == "metrics.rules.disabled":
-            assert not says(text, *sample)
+            assert not mentions(text, *sample)
         else:
-            assert says(text, *words(sample)), sample
+            assert mentions(text, *words(sample)), sample
 
 
 SETS = {"first": FIRST, "second": SECOND}
@@ -120,7 +120,7 @@ def rendered_text(program: Path, name: str) -> str:
     return json.dumps(objects)
 
 
-def says(text: str, *found: str) -> bool:
+def mentions(text: str, *found: str) -> bool:
     """Whether all of these are in the text, not just as a part of another word."""
     tails = (r"(?!\w)" if each[-1].isalnum() else "" for each in found)
     return all(
@@ -132,32 +132,32 @@ def says(text: str, *found: str) -> bool:
 @pytest.mark.parametrize("path", SWITCHES)
 def test_every_switch_switches_something(helm_program: Path, path: str) -> None:
     place = SWITCHES[path]
-    ground = merged(WITHOUT_CRDS, GROUND.get(path, {}))
-    turned = merged(ground, with_value(place, not at(DEFAULTS, place)))
-    assert render(helm_program, turned) != render(helm_program, ground)
+    base = merged(WITHOUT_CRDS, BASES.get(path, {}))
+    toggled = merged(base, with_value(place, not at(DEFAULTS, place)))
+    assert render(helm_program, toggled) != render(helm_program, base)
 
 
 def test_schema_contains_exactly_the_existing_values() -> None:
-    def known(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    def schema_paths(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
         if "$ref" in schema:
             schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
         for key, each in schema.get("properties", {}).items():
             yield f"{before}{key}"
-            yield from known(each, f"{before}{key}.")
+            yield from schema_paths(each, f"{before}{key}.")
 
     there = {*SWITCHES, *OTHERS}
     sections = {path[: end.start()] for path in there for end in re.finditer(r"\.", path)}
-    missing = {path for path in there if path not in set(known(SCHEMA))}
-    # What the schema knows within a piece of a Kubernetes object need not have a default.
-    unsaid = {
+    missing = {path for path in there if path not in set(schema_paths(SCHEMA))}
+    # Fields of embedded Kubernetes objects need no default.
+    undeclared = {
         path
-        for path in known(SCHEMA)
+        for path in schema_paths(SCHEMA)
         if path not in there | sections and not any(path.startswith(f"{each}.") for each in there)
     }
     assert {path for path in missing if not _is_free(path)} == set()
-    optional = {path for path in unsaid if path.endswith((".claims", ".requests", ".limits"))}
-    optional |= {path for path in unsaid if "ecurityContext." in path}
-    assert unsaid - optional == {
+    optional = {path for path in undeclared if path.endswith((".claims", ".requests", ".limits"))}
+    optional |= {path for path in undeclared if "ecurityContext." in path}
+    assert undeclared - optional == {
         "enabled",  # for charts that have this one as a dependency
         "startupProbe.terminationGracePeriodSeconds",
         "livenessProbe.terminationGracePeriodSeconds",
@@ -172,26 +172,28 @@ def _is_free(path: str) -> bool:
 
 def test_every_value_is_documented() -> None:
     """By a comment above it, or above its neighbour, or above all that it belongs to."""
-    told: dict[int, bool] = {}  # of the lines above, by how far they are indented
-    above, untold = "", []
+    documented: dict[int, bool] = {}  # of the lines above, by how far they are indented
+    above, undocumented = "", []
     for line in TEXT.splitlines():
         depth = len(line) - len(line.lstrip())
         if line.strip() and not line.lstrip().startswith("#"):
             user_visible = above.lstrip().startswith("#") or (
-                bool(above) and told.get(depth, False)
+                bool(above) and documented.get(depth, False)
             )
             user_visible = user_visible or any(
-                known for each, known in told.items() if each < depth
+                schema_paths for each, schema_paths in documented.items() if each < depth
             )
-            told = {each: known for each, known in told.items() if each < depth}
-            told[depth] = user_visible
+            documented = {
+                each: schema_paths for each, schema_paths in documented.items() if each < depth
+            }
+            documented[depth] = user_visible
             if not user_visible and not line.endswith(":"):
-                untold.append(line)
+                undocumented.append(line)
         above = line
-    assert not untold
+    assert not undocumented
 
 
-# What the schema says to each of these; it says all at once.
+# The schema's errors for each of these; all are reported at once.
 WRONG = {
     "replicaCout=2": "at '': additional properties 'replicaCout' not allowed",
     "metrics.serviceMonitor.enbled=true": "/serviceMonitor': additional properties 'enbled' not",
@@ -407,7 +409,7 @@ ODD = ("true", "123", "1e3", "0x10")
 @pytest.mark.parametrize("name", ODD)
 def test_a_name_that_looks_like_something_else_stays_one(helm_program: Path, name: str) -> None:
     values = merged(
-        EVERYTHING_ON,
+        ALL_ENABLED,
         WITHOUT_CRDS,
         {
             "fullnameOverride": "short",
@@ -453,10 +455,10 @@ EMPTY = [place for place, value in leaves(DEFAULTS) if value in ("", [], {})]
 @pytest.mark.parametrize("name", ["defaults", "everything", "cert-manager-monitored"])
 def test_empty_values_render_like_defaults(helm_program: Path, name: str) -> None:
     """As `affinity:` with nothing behind it, which helm takes for a value that is to go."""
-    said = {place for place, _ in leaves(CELLS[name])}
-    said |= {place for place, _ in leaves(IMAGE)}
-    nothing = [with_value(place, None) for place in EMPTY if place not in said]
-    found = render(helm_program, merged(CELLS[name], *nothing))
+    placed_values = {place for place, _ in leaves(CELLS[name])}
+    placed_values |= {place for place, _ in leaves(IMAGE)}
+    unset = [with_value(place, None) for place in EMPTY if place not in placed_values]
+    found = render(helm_program, merged(CELLS[name], *unset))
     assert found == render(helm_program, CELLS[name])
 
 

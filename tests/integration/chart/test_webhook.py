@@ -1,4 +1,4 @@
-"""Whom the API server asks, and whom it trusts."""
+"""The webhook configuration: the Service that is called and the CA bundle that is trusted."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -52,10 +52,10 @@ def test_a_provided_authority_is_trusted(rendered: Rendering, bundle: str) -> No
 
 
 def test_ca_bundle_can_be_injected_by_another_controller(rendered: Rendering) -> None:
-    asks = {"cert-manager.io/inject-ca-from-secret": "ns/mine"}
-    values = merged(PROVIDED, {"certs": {"caBundle": ""}, "webhook": {"annotations": asks}})
+    injection = {"cert-manager.io/inject-ca-from-secret": "ns/mine"}
+    values = merged(PROVIDED, {"certs": {"caBundle": ""}, "webhook": {"annotations": injection}})
     found = webhooks_in(rendered(values))
-    assert found["metadata"]["annotations"] == asks
+    assert found["metadata"]["annotations"] == injection
     assert all("caBundle" not in each["clientConfig"] for each in found["webhooks"])
 
 
@@ -68,12 +68,14 @@ def test_cert_manager_makes_the_certificate_and_injects_its_authority(rendered: 
     objects = rendered(CERT_MANAGER)
     certificate = named(objects, "Certificate", CERTIFICATE)
     name = certificate["metadata"]["name"]
-    asked = webhooks_in(objects)["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
-    assert asked == f"{NAMESPACE}/{name}"
+    injected_from = webhooks_in(objects)["metadata"]["annotations"][
+        "cert-manager.io/inject-ca-from"
+    ]
+    assert injected_from == f"{NAMESPACE}/{name}"
     spec = certificate["spec"]
     assert spec["dnsNames"] == list(host_names(MANAGER, NAMESPACE))
     assert (spec["duration"], spec["renewBefore"]) == ("8760h", "720h")
-    # It is renewed every year, and whom to trust must not change with it.
+    # It is renewed every year; the trusted authority must stay the same.
     issuer = issuer_of(objects, certificate)
     authority = named(objects, "Certificate", issuer["spec"]["ca"]["secretName"])
     assert authority["spec"]["secretName"] == authority["metadata"]["name"] != name
@@ -90,10 +92,12 @@ def issuer_of(objects: list[Object], certificate: Object) -> Object:
 
 
 def test_cert_manager_never_meets_the_secret_of_the_manager(rendered: Rendering) -> None:
-    ours = {each["metadata"]["name"] for each in of_kind(rendered(), "Secret")}
-    theirs = {each["spec"]["secretName"] for each in of_kind(rendered(CERT_MANAGER), "Certificate")}
-    assert ours
-    assert not ours & theirs
+    rendered_names = {each["metadata"]["name"] for each in of_kind(rendered(), "Secret")}
+    requested_names = {
+        each["spec"]["secretName"] for each in of_kind(rendered(CERT_MANAGER), "Certificate")
+    }
+    assert rendered_names
+    assert not rendered_names & requested_names
 
 
 def test_an_issuer_of_ones_own(rendered: Rendering) -> None:

@@ -6,7 +6,7 @@ from tests.support.helm import WITHOUT_CRDS, Values, merged
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 TEAMS = ["team-a", "team-b"]
-# Not a certificate: nobody reads it before the API server does.
+# Not a certificate: only the API server would parse it.
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 MONITORS: Values = {"metrics": {"serviceMonitor": {"enabled": True}}}
@@ -20,7 +20,7 @@ WITHOUT_GANGS: Values = {"config": {"plugins": {"disabled": ["CoScheduling", "Vo
 ALONE: Values = {"replicaCount": 1, "config": {"leaderElection": {"leaderElect": False}}}
 WITHOUT_WEBHOOK: Values = {"webhook": {"enabled": False}}
 
-NOTHING: Values = {
+ALL_DISABLED: Values = {
     **merged(ALONE, WITHOUT_WEBHOOK),
     "metrics": {"enabled": False},
     "networkPolicy": {"enabled": False},
@@ -32,7 +32,7 @@ NOTHING: Values = {
     "managerPolicy": {"enabled": False},
     "serviceAccount": {"create": False, "name": "somebody"},
 }
-EVERYTHING_ON: Values = {
+ALL_ENABLED: Values = {
     "metrics": {
         "serviceMonitor": {"enabled": True},
         "rules": {"enabled": True},
@@ -93,8 +93,8 @@ CELLS: dict[str, dict[str, Any]] = {
         "cert-manager-monitored": merged(CERT_MANAGER, MONITORS),
         "provided": PROVIDED,
         "namespaces": {"watchNamespaces": TEAMS},
-        "nothing": NOTHING,
-        "everything": EVERYTHING_ON,
+        "nothing": ALL_DISABLED,
+        "everything": ALL_ENABLED,
         "without-mpi": WITHOUT_MPI,
         "without-gangs": WITHOUT_GANGS,
         "without-webhook": WITHOUT_WEBHOOK,

@@ -1,4 +1,4 @@
-"""A cluster that commands can look at and empty: nobody else's objects are in it."""
+"""A cluster for commands that read and purge it; it holds no other objects."""
 
 from collections.abc import AsyncIterator
 

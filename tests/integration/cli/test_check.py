@@ -11,7 +11,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import Team
-from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer
+from tests.support.commands import FAILS_WITHIN, error_output, kftrainer
 from tests.support.objects import runtime
 from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
@@ -59,29 +59,29 @@ async def test_failed_check_is_reported_in_one_line(
     flags = (*where, "--timeout", "1")
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
-        assert (await complaint("check", *flags, "--runtime", "nobodys")).startswith(
+        assert (await error_output("check", *flags, "--runtime", "nobodys")).startswith(
             "after 1 s: ClusterTrainingRuntime not found: nobodys; "
         )
-        assert await complaint("check", *flags) == (
+        assert await error_output("check", *flags) == (
             f"after 1 s: an invalid TrainJob was admitted: the API server does not call {WEBHOOK} "
             f"for TrainJobs in namespace {team.namespace}, or the manager does not watch this "
             "namespace"
         )
-        assert await complaint("check", *flags, "--namespace", "nobodys") == (
+        assert await error_output("check", *flags, "--namespace", "nobodys") == (
             'after 1 s: the API server cannot create a TrainJob: namespaces "nobodys" not found'
         )
         assert (await kftrainer("check", *where, "--no-webhook")).code == 0
         await register(admin, ports.reserve())
 
         async def unreached() -> bool:
-            message = await complaint("check", *flags)
+            message = await error_output("check", *flags)
             return (
                 "the API server cannot call the webhook: Internal error occurred: failed "
                 in message
             )
 
-        await until(unreached, within=COMPLAINS_WITHIN, what="the webhook being asked")
-        line = await complaint("check", "--kubeconfig", plane.kubeconfig_for(user))
+        await until(unreached, within=FAILS_WITHIN, what="the webhook being called")
+        line = await error_output("check", "--kubeconfig", plane.kubeconfig_for(user))
         assert line.startswith(
             f'clustertrainingruntimes.trainer.kubeflow.org is forbidden: User "{user}"'
         )
@@ -95,7 +95,7 @@ async def test_unwatched_namespace_is_reported_as_a_possible_cause(
 ) -> None:
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
-        message = await complaint("check", *flags)
+        message = await error_output("check", *flags)
         assert message.endswith("or the manager does not watch this namespace")
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
@@ -131,7 +131,7 @@ async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
     await admin.request("PATCH", path, body=change, content_type=MERGE)
 
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
-    message = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
+    message = await error_output("check", *flags, "--manager", f"{team.namespace}/manager")
     assert message == (
         f"after 1 s: the manager is not running: Deployment {team.namespace}/manager has 0 of 2 "
         "replicas ready: pod one, container manager: ImagePullBackOff: Back-off pulling image"

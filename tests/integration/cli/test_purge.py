@@ -15,7 +15,7 @@ from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
-from tests.support.commands import Ended, complaint, kftrainer
+from tests.support.commands import Ended, error_output, kftrainer
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, runtime
 from tests.support.permissions import allow
@@ -53,9 +53,9 @@ async def purged(plane: ControlPlane, *flags: str) -> Ended:
     return await kftrainer("purge", "--kubeconfig", plane.kubeconfig, "--yes", *flags)
 
 
-async def purged_in_vain(plane: ControlPlane) -> str:
-    """What it says of what does not go."""
-    return await complaint("purge", "--kubeconfig", plane.kubeconfig, "--yes", "--timeout", "5")
+async def failed_purge(plane: ControlPlane) -> str:
+    """The message about objects that are not deleted."""
+    return await error_output("purge", "--kubeconfig", plane.kubeconfig, "--yes", "--timeout", "5")
 
 
 @asynccontextmanager
@@ -173,9 +173,9 @@ async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
     async with ready_manager(plane):
         await use_a_runtime(team)
     await end_the_use(team)
-    message = await purged_in_vain(plane)
-    said, _, command = message.partition("; to remove it manually: kubectl ")
-    assert said == (
+    message = await failed_purge(plane)
+    report, _, command = message.partition("; to remove it manually: kubectl ")
+    assert report == (
         f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nothing "
         f"removes the finalizer {IN_USE}: no manager is running, or it watches other namespaces "
         "only"
@@ -185,8 +185,8 @@ async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
         assert await team.all("TrainingRuntime") == []
         await use_a_runtime(team)
     await end_the_use(team)
-    # Or by hand, as it says.
-    await purged_in_vain(plane)
+    # Or manually, with the command in the message.
+    await failed_purge(plane)
     await run_kubectl(kubectl_program, plane, *shlex.split(command))
     assert await team.all("TrainingRuntime") == []
 
@@ -199,7 +199,7 @@ async def test_train_job_is_deleted_after_its_dependents(
         await team.create_job()
         await team.until_there("JobSet")
         await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
-        message = await purged_in_vain(plane)
+        message = await failed_purge(plane)
         assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in message
         await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
         assert (await purged(plane)).code == 0

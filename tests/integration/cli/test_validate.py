@@ -1,4 +1,4 @@
-"""What we say about an object without a server, next to what the API server says about it."""
+"""Offline validation reports the same errors as the API server."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.support.random_objects import corpus, mutants
 CREATED, BAD_REQUEST, INVALID = 201, 400, 422
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 SEED, MUTANTS = 20_261, 800
-# The server tells where an error is in three ways: as a field, or in its words.
+# The server reports the path of an error in three ways: as a field, or in its message.
 OUT_OF_RANGE = re.compile(r"Checked value must be of type .* in (\S+)$")
 COARSE = r"^(metadata\.(?:labels|annotations|finalizers|ownerReferences)).*"
 UNKNOWN = re.compile(r'unknown field "([^"]*)"')
@@ -25,7 +25,7 @@ UNKNOWN = re.compile(r'unknown field "([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API server says: the status, and the fields that it names."""
+    """The API server's answer: the status, and the fields that it names."""
 
     status: int
     message: str
@@ -52,17 +52,18 @@ def disagreement(answer: Answer, document: Object) -> str | None:
         return f"{answer.status} {answer.message!r}, but we say {[*map(str, errors)]}"
     if answer.status not in (CREATED, BAD_REQUEST, INVALID):
         return f"{answer.status} {answer.message!r}"
-    theirs, ours = (
+    from_server, from_files = (
         comparable(answer.fields),
         comparable({e.path for e in expected_errors(answer, errors)}),
     )
-    if theirs != ours and not (answer.status == BAD_REQUEST and not theirs):
-        return f"{answer.message!r}: they name {theirs - ours}, and we name {ours - theirs}"
+    if from_server != from_files and not (answer.status == BAD_REQUEST and not from_server):
+        only_server, only_files = from_server - from_files, from_files - from_server
+        return f"{answer.message!r}: only the server: {only_server}, only validate: {only_files}"
     return None
 
 
 def expected_errors(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
-    """The errors that the server would tell at this stage: fields that nobody knows come first."""
+    """The errors that the server would report at this stage: unknown fields come first."""
     is_first = answer.status == BAD_REQUEST
     return [error for error in errors if (error.type is ErrorType.UNKNOWN) == is_first]
 
@@ -71,7 +72,7 @@ def comparable(fields: frozenset[str] | set[str]) -> set[str]:
     """The paths in one spelling: the server is less exact about metadata, and about maps."""
     found = {re.sub(r"\[([^\]]*[^\]\d][^\]]*)\]", r".\1", field) for field in fields}
     found = {re.sub(COARSE, r"\1", field, flags=re.DOTALL) for field in found}
-    # The name that is made up from a bad generateName is bad as well.
+    # A name generated from an invalid generateName is invalid as well.
     return {"metadata.generateName" if each == "metadata.name" else each for each in found}
 
 

@@ -44,31 +44,31 @@ async def some_at_a_time(requests: Iterable[Awaitable[object]]) -> None:
             sending.create_task(send())
 
 
-async def play(team: Team, says: Mapping[str, Sequence[Object]]) -> None:
-    """Play the JobSet controller: each of these JobSets says this as soon as it is there."""
-    left = dict(says)
+async def play_jobset_controller(team: Team, conditions: Mapping[str, Sequence[Object]]) -> None:
+    """Act as the JobSet controller: set these conditions on each JobSet once it exists."""
+    left = dict(conditions)
 
-    async def played() -> bool:
+    async def is_complete() -> bool:
         for each in await team.all("JobSet"):
             name = each["metadata"]["name"]
             if name in left:
                 await team.job_set_says(*left.pop(name), rows=[ROW], name=name)
         return not left
 
-    await until(played, within=SETTLED_WITHIN, what="the JobSets saying so", every=0.3)
+    await until(is_complete, within=SETTLED_WITHIN, what="the JobSets saying so", every=0.3)
 
 
 class Burst:
-    """So many TrainJobs on torch and MPI in turn, of which some are suspended and some complete."""
+    """A number of TrainJobs, torch and MPI alternately; some are suspended, some complete."""
 
     def __init__(self, team: Team, size: int) -> None:
         self.team = team
-        self._says = {_name(number): _says_in_the_end(number) for number in range(size)}
+        self._conditions = {_name(number): _final_conditions(number) for number in range(size)}
 
     async def create(self) -> None:
         """Create the runtimes and all TrainJobs."""
         await self.create_runtimes()
-        await self.create_jobs(range(len(self._says)))
+        await self.create_jobs(range(len(self._conditions)))
 
     async def create_runtimes(self) -> None:
         """Create the runtimes."""
@@ -81,21 +81,23 @@ class Burst:
 
     async def _create_job(self, number: int) -> None:
         name, runtime = _name(number), RUNTIMES[number % len(RUNTIMES)]
-        is_suspended = self._says[name] == {"Suspended"}
+        is_suspended = self._conditions[name] == {"Suspended"}
         await self.team.create_job(name, runtime=runtime, suspend=is_suspended)
 
-    async def play(self) -> None:
+    async def play_jobset_controller(self) -> None:
         """Play the JobSet controller, until all JobSets have completed that are to."""
-        complete = [name for name, said in self._says.items() if said == {"Complete"}]
-        await play(self.team, {name: [COMPLETED] for name in complete})
+        complete = [name for name, expected in self._conditions.items() if expected == {"Complete"}]
+        await play_jobset_controller(self.team, {name: [COMPLETED] for name in complete})
 
     async def until_settled(self) -> None:
-        """Wait until all have their JobSets, and say what they should."""
+        """Wait until all have their JobSets and their final conditions."""
 
         async def settled() -> bool:
             jobs = await self.team.all("TrainJob")
-            says = {each["metadata"]["name"]: set(conditions_of(each)) for each in jobs}
-            return says == self._says and len(await self.team.all("JobSet")) == len(says)
+            conditions = {each["metadata"]["name"]: set(conditions_of(each)) for each in jobs}
+            return conditions == self._conditions and len(await self.team.all("JobSet")) == len(
+                conditions
+            )
 
         await until(settled, within=SETTLED_WITHIN, what="all being settled", every=0.5)
 
@@ -107,7 +109,7 @@ class Burst:
                 found[f"{kind}/{each['metadata']['name']}"] = comparable(each)
         return found
 
-    async def check_each_was_made_once(self) -> None:
+    async def check_each_was_created_once(self) -> None:
         """Only the manager wrote the objects, and none after it was made."""
         for kind in CHILDREN:
             for each in await self.team.all(kind):
@@ -121,7 +123,7 @@ def _name(number: int) -> str:
     return f"job-{number}"
 
 
-def _says_in_the_end(number: int) -> set[str]:
+def _final_conditions(number: int) -> set[str]:
     """The conditions of the TrainJob of this number."""
     if number % SUSPENDED_EACH == 0:
         return {"Suspended"}
@@ -137,6 +139,6 @@ def comparable(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def objects_made(log: Sequence[Object]) -> list[str]:
-    """The objects that a manager says that it has made."""
+def created_objects(log: Sequence[Object]) -> list[str]:
+    """The objects that a manager has logged as created."""
     return [f"{each['kind']} {each['object']}" for each in log if each["event"] == "object_created"]

@@ -1,4 +1,4 @@
-"""A manager over an API server with JobSets and PodGroups, and nobody but us who acts on them."""
+"""A manager on an API server with the kinds JobSet and PodGroup, but without their controllers."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator

@@ -95,7 +95,7 @@ def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
 async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:
     """Wait until the manager has listed Jobs in each of its starts, which nothing else waits for.
 
-    Pods that the list shows have run for nobody knows how long.
+    Pods of the initial list may have run for any time.
     """
 
     async def listed() -> bool:
@@ -134,7 +134,7 @@ class Team:
         return await self.api.create({**manifest, "metadata": metadata})
 
     async def create_runtime(self, name: str = "torch") -> Object:
-        """Create one of the runtimes that we know."""
+        """Create one of the shipped runtimes."""
         return await self.create(a_runtime(name))
 
     async def create_job(self, name: str = JOB, runtime: str = "torch", **spec: Any) -> Object:

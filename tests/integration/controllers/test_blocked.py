@@ -1,4 +1,4 @@
-"""TrainJobs that cannot go on say why, and go on by themselves when they can."""
+"""Blocked TrainJobs report the reason, and continue once the cause is removed."""
 
 import pytest
 
@@ -17,14 +17,14 @@ EVENT = "TrainJobResourcesCreationFailed"
 
 
 async def message(team: Team, reason: str, name: str = JOB) -> str:
-    """Wait until the TrainJob is blocked for this reason; what it says."""
+    """Wait until the TrainJob is blocked for this reason; return the message."""
     job = await team.until_says("Blocked", reason, name=name)
     text: str = conditions_of(job)["Blocked"]["message"]
     return text
 
 
-async def until_healed(team: Team, name: str = JOB) -> None:
-    """Wait until the TrainJob goes on and no longer says that it was blocked."""
+async def until_unblocked(team: Team, name: str = JOB) -> None:
+    """Wait until the TrainJob continues and is no longer blocked."""
     await team.until_there("JobSet", name)
     await team.until_without("Blocked", name)
 
@@ -46,7 +46,7 @@ async def test_missing_runtime_is_reported_and_retried(team: Team, manager: Mana
     }
     assert await team.children() == []
     await team.create_runtime()
-    await until_healed(team)
+    await until_unblocked(team)
     assert conditions_of(await team.get("TrainJob")) == {}
 
 
@@ -57,7 +57,7 @@ async def test_missing_cluster_runtime_is_reported_and_retried(
     await team.create_job(runtimeRef={"name": name})
     assert await message(team, "RuntimeNotFound") == f"ClusterTrainingRuntime {name} is not found"
     await team.api.create(runtime(name, "ClusterTrainingRuntime"))
-    await until_healed(team)
+    await until_unblocked(team)
 
 
 async def test_runtime_of_unknown_kind_is_a_failure(team: Team, manager: ManagerProcess) -> None:
@@ -82,7 +82,7 @@ async def test_invalid_runtime_is_reported_and_retried_when_it_changes(
     assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
     fixed = a_runtime("torch")["spec"]
     await team.patch("TrainingRuntime", "torch", {"spec": fixed})
-    await until_healed(team)
+    await until_unblocked(team)
 
 
 async def test_too_long_name_is_reported_with_the_maximum_length(
@@ -111,7 +111,7 @@ async def test_rejection_of_the_jobset_by_the_api_server_is_reported(
     assert "no such label!" in text
     assert text in (await team.until_event(EVENT))["message"]
     await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
-    await until_healed(team)
+    await until_unblocked(team)
 
 
 async def test_changed_failure_replaces_the_reported_one(
@@ -122,7 +122,7 @@ async def test_changed_failure_replaces_the_reported_one(
     await team.create_runtime()
     await message(team, "ResourcesCreationFailed")
     await team.patch("TrainJob", JOB, {"spec": {"labels": None}})
-    await until_healed(team)
+    await until_unblocked(team)
     assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
 
 
@@ -172,7 +172,7 @@ NEEDED = {
     "PodGroup": ("gang", JOB, "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
     "Volcano": ("volcano", JOB, "scheduling.volcano.sh/v1beta1", "PodGroup"),
 }
-SOMEBODY = "00000000-0000-0000-0000-000000000000"
+OTHER_UID = "00000000-0000-0000-0000-000000000000"
 OWNERS: dict[str, tuple[list[Object], str]] = {
     "nobody": ([], "does not belong to this TrainJob"),
     "a-deployment": (
@@ -197,7 +197,7 @@ async def test_object_of_another_owner_is_not_modified_and_is_named(
 ) -> None:
     """Defect D44."""
     runtime_name, name, api_version, kind_name = NEEDED[kind]
-    references = [{**each, "uid": SOMEBODY} for each in OWNERS[owner][0]]
+    references = [{**each, "uid": OTHER_UID} for each in OWNERS[owner][0]]
     metadata = {"name": name, "ownerReferences": references}
     manifest = {"apiVersion": api_version, "kind": kind_name, "metadata": metadata}
     await team.create({**manifest, **SPECS[kind]})
@@ -211,7 +211,7 @@ async def test_object_of_another_owner_is_not_modified_and_is_named(
     assert await team.api.fetch("GET", team.path(kind, name)) == before
     assert kind == "JobSet" or await team.find("JobSet") is None
     await team.delete(kind, name)
-    await until_healed(team)
+    await until_unblocked(team)
     ours = await team.get(kind, name)
     job = await team.get("TrainJob")
     assert [each["uid"] for each in ours["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]

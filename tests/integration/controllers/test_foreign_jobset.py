@@ -231,7 +231,7 @@ async def older_definition(team: Team) -> AsyncIterator[None]:
     head = {"apiVersion": crd["spec"]["group"] + "/" + version["name"], "kind": "TrainJob"}
 
     async def until_declared(*, declared: bool) -> None:
-        async def is_so() -> bool:
+        async def has_changed() -> bool:
             body = {**head, "metadata": {"name": JOB}, "status": {"jobSet": {"uid": "u"}}}
             query = {"fieldManager": "test", "dryRun": "All", "force": "true"}
             try:
@@ -246,7 +246,7 @@ async def older_definition(team: Team) -> AsyncIterator[None]:
                 return not declared
             return declared
 
-        await until(is_so, within=ANY_MOMENT, what=f"the field being {declared=}")
+        await until(has_changed, within=ANY_MOMENT, what=f"the field being {declared=}")
 
     try:
         await team.api.apply_crd(older)

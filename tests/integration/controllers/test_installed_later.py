@@ -83,11 +83,15 @@ async def test_kinds_that_are_installed_later_are_awaited(
         async with asyncio.TaskGroup() as installing:
             for definition in definitions.values():
                 installing.create_task(team.api.apply_crd(definition))
-        made = {name: await team.until_there("JobSet", name) for name in ("torch", *GROUPS)}
+        created_objects = {
+            name: await team.until_there("JobSet", name) for name in ("torch", *GROUPS)
+        }
         for name, (kind, _) in GROUPS.items():
             gang = await team.get(kind, name)
-            assert version_of(gang) < version_of(made[name]), "it would start without its gang"
-        for name in made:
+            assert version_of(gang) < version_of(created_objects[name]), (
+                "it would start without its gang"
+            )
+        for name in created_objects:
             await team.until_without("Blocked", name)
         await team.job_set_says(COMPLETED, name="torch")
         await team.until_says("Complete", COMPLETED["reason"], name="torch")

@@ -79,11 +79,11 @@ async def test_unchanged_large_trainjob_causes_no_writes_and_no_further_reconcil
     job = await team.until_rows(ROW)
     job_set = await team.get("JobSet")
     before = reconciles(manager, team.namespace)
-    poked = await team.patch("TrainJob", JOB, {"metadata": {"annotations": {"poke": "1"}}})
+    patched = await team.patch("TrainJob", JOB, {"metadata": {"annotations": {"poke": "1"}}})
     await until_settled(team, manager)
     assert (await team.get("JobSet"))["metadata"] == job_set["metadata"]
     after = await team.get("TrainJob")
-    assert after["metadata"]["resourceVersion"] == poked["metadata"]["resourceVersion"]
+    assert after["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
     assert after["status"] == job["status"]
     # One for the change, and perhaps some that were due before: it is not reconciled for ever.
     assert reconciles(manager, team.namespace) - before < 5

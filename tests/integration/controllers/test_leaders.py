@@ -7,12 +7,12 @@ import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.burst import SETTLED_WITHIN, Burst, objects_made
+from tests.integration.controllers.burst import SETTLED_WITHIN, Burst, created_objects
 from tests.integration.controllers.team import ANY_MOMENT, Team
 from tests.support.managers import ManagerProcess, manager_process
 
 SIZE = 60
-LATE = SIZE // 2  # the number of the first TrainJob that comes when its leader is dead
+FIRST_LATE = SIZE // 2  # the number of the first TrainJob that comes when its leader is dead
 CONFIGURATION = """
 apiVersion: config.trainer.kubeflow.org/v1alpha1
 kind: Configuration
@@ -57,23 +57,23 @@ async def test_leader_killed_during_a_burst_is_replaced_without_duplicate_writes
         leader = await until(one_leads, within=ANY_MOMENT, what="a leader")
         other = second if leader is first else first
 
-        async def in_the_middle() -> bool:
-            return len(objects_made(leader.log_entries())) > LATE // 2
+        async def is_halfway() -> bool:
+            return len(created_objects(leader.log_entries())) > FIRST_LATE // 2
 
         await burst.create_runtimes()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(burst.create_jobs(range(LATE)))
-            await until(in_the_middle, within=SETTLED_WITHIN, what="some of it", every=0.003)
-            assert objects_made(other.log_entries()) == []
+            tasks.create_task(burst.create_jobs(range(FIRST_LATE)))
+            await until(is_halfway, within=SETTLED_WITHIN, what="some of it", every=0.003)
+            assert created_objects(other.log_entries()) == []
             leader.kill()
         # Something is left to make, even if the leader was through with all that was there.
-        await burst.create_jobs(range(LATE, SIZE))
+        await burst.create_jobs(range(FIRST_LATE, SIZE))
         await until_leads(other)
-        await burst.play()
+        await burst.play_jobset_controller()
         await burst.until_settled()
-        made = objects_made(leader.log_entries()) + objects_made(other.log_entries())
-        assert objects_made(other.log_entries())
-        assert sorted(set(made)) == sorted(made)
+        created = created_objects(leader.log_entries()) + created_objects(other.log_entries())
+        assert created_objects(other.log_entries())
+        assert sorted(set(created)) == sorted(created)
         for each in (leader, other):
             assert each.log_entries("object_updated") == []
-    await burst.check_each_was_made_once()
+    await burst.check_each_was_created_once()

@@ -79,21 +79,23 @@ async def running_jobset_of_another_implementation(team: Team) -> Object:
     """Turn the JobSet into one that was created by another implementation; the TrainJob."""
     await team.create_runtime()
     job = await team.create_job()
-    made = await team.until_there("JobSet")
-    template = made["spec"]["replicatedJobs"]
+    created = await team.until_there("JobSet")
+    template = created["spec"]["replicatedJobs"]
     template[0]["template"]["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror:1"
-    annotations = dict.fromkeys(made["metadata"]["annotations"])
+    annotations = dict.fromkeys(created["metadata"]["annotations"])
     changes = {"metadata": {"annotations": annotations}, "spec": {"replicatedJobs": template}}
     await team.patch("JobSet", JOB, changes)
     return job
 
 
 async def until_suspended(team: Team, *, suspended: bool) -> Object:
-    async def is_so() -> Object | None:
+    async def has_changed() -> Object | None:
         found = await team.get("JobSet")
         return found if bool(found["spec"].get("suspend")) is suspended else None
 
-    return await until(is_so, within=ANY_MOMENT, what=f"the JobSet's suspend being {suspended}")
+    return await until(
+        has_changed, within=ANY_MOMENT, what=f"the JobSet's suspend being {suspended}"
+    )
 
 
 async def test_jobset_that_differs_from_the_plan_is_suspended_and_resumed(

@@ -91,8 +91,8 @@ async def test_training_that_never_ran_gets_its_jobset_again(
     team: Team, alone: ManagerProcess
 ) -> None:
     await trained_without_manager(team, alone, [WAITING], suspend=True)
-    made = await team.until_there("JobSet")
-    assert made["spec"]["suspend"] is True
+    created = await team.until_there("JobSet")
+    assert created["spec"]["suspend"] is True
 
 
 async def test_running_jobset_that_is_deleted_under_the_manager_is_created_again(

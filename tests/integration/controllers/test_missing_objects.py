@@ -9,7 +9,7 @@ from tests.integration.controllers.test_blocked import NEEDED
 from tests.integration.controllers.test_retries import (
     PENDING,
     create_needed,
-    owned_by_namesake,
+    owned_by_other_trainjob,
     with_finalizer,
 )
 from tests.support.managers import ManagerProcess
@@ -51,7 +51,7 @@ async def until_retried(manager: ManagerProcess, team: Team, reason: str, times:
 async def test_object_of_an_earlier_trainjob_of_the_same_name_is_awaited_silently(
     kind: str, team: Team, manager: ManagerProcess
 ) -> None:
-    runtime, name = await create_needed(team, kind, owned_by_namesake)
+    runtime, name = await create_needed(team, kind, owned_by_other_trainjob)
     await team.create_runtime(runtime)
     job = await team.create_job(runtime=runtime)
     await until_retried(manager, team, PENDING, 4)

@@ -43,11 +43,11 @@ async def test_other_namespaces_are_not_modified(team: Team, plane: ControlPlane
             await each.until_in_use("gang")
         await outside.create_job(JOB, runtime="mpi")
         await outside.delete("TrainJob", JOB)
-        # Who watches all namespaces hears of these in the order in which they happened.
+        # A watch of all namespaces delivers these in the order in which they happened.
         await team.touch(manager, "mpi")
         looked_at = {each.get("namespace") for each in manager.log_entries("reconcile_succeeded")}
         assert looked_at == {team.namespace, second.namespace, ""}, "and cluster runtimes"
-    # It cannot know whether others use it, so it adds no finalizer.
+    # It cannot determine whether other TrainJobs use it, so it adds no finalizer.
     path = f"/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/{cluster_runtime}"
     assert finalizers(await team.api.get(path)) == []
     assert (await outside.all("TrainJob"), await outside.all("TrainingRuntime")) == before
@@ -94,7 +94,7 @@ async def test_cluster_runtime_with_a_finalizer_can_be_deleted_when_no_job_uses_
     await allow_cluster_kinds(team.api, user)
     await allow(team.api, user, ("*",), in_=team.namespace)
     async with manager_process(plane.kubeconfig_for(user), "--namespace", team.namespace):
-        # It has no right to read any other namespace, and nobody else would remove the finalizer.
+        # It may not read other namespaces, and no other client would remove the finalizer.
         await until_gone(team.api, path)
 
 

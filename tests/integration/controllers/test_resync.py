@@ -34,7 +34,7 @@ PERIOD = 1.0
 
 
 def torchtune_without_a_model() -> Object:
-    """A runtime that does not say which model it tunes."""
+    """A runtime that does not specify the model."""
     node = replicated_job("node", command=["tune", "run", "full_finetune_distributed"])
     return runtime_of("tune", jobs=[node])
 

@@ -18,7 +18,7 @@ from tests.integration.controllers.team import (
     Team,
     conditions_of,
 )
-from tests.integration.controllers.test_blocked import NEEDED, SOMEBODY, SPECS
+from tests.integration.controllers.test_blocked import NEEDED, OTHER_UID, SPECS
 from tests.integration.controllers.test_writes import requests_since, until_started, working
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
 from tests.support.managers import FAST, ROOT, ManagerProcess, manager_process
@@ -57,8 +57,8 @@ class Attempts:
         self.times: list[float] = []
         self._is_rejected = is_rejected
         for number in range(1000):
-            words = "".join(chr(ord("a") + int(digit)) for digit in str(number))
-            text = message.format(number=10_000 + number, word=words)
+            letters = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+            text = message.format(number=10_000 + number, word=letters)
             status = {"kind": "Status", "code": code, "reason": "InternalError", "message": text}
             headers = {"Content-Type": "application/json"}
             proxy.inject(Answer(code, orjson.dumps(status).decode(), headers), self._match)
@@ -180,8 +180,8 @@ def rules() -> Sequence[Object]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def owned_by_namesake(manifest: Object) -> Object:
-    owner = {"apiVersion": API, "kind": "TrainJob", "name": JOB, "uid": SOMEBODY}
+def owned_by_other_trainjob(manifest: Object) -> Object:
+    owner = {"apiVersion": API, "kind": "TrainJob", "name": JOB, "uid": OTHER_UID}
     references = [{**owner, "controller": True, "blockOwnerDeletion": True}]
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": references}}
 
@@ -235,7 +235,7 @@ async def test_taken_name_is_retried_at_short_intervals(proxy: FaultProxy, team:
 
 
 async def test_predecessor_that_is_not_deleted_is_reported(proxy: FaultProxy, team: Team) -> None:
-    await create_needed(team, "JobSet", owned_by_namesake)
+    await create_needed(team, "JobSet", owned_by_other_trainjob)
     await team.create_runtime()
     async with fast_manager(proxy, team):
         await team.create_job()

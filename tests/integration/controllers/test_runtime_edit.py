@@ -24,7 +24,7 @@ from tests.support.informers import connected, running
 MANY = 100
 
 
-class Noting:
+class Recording:
     """Notes which TrainJobs it is to reconcile."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ async def test_runtime_edit_enqueues_its_trainjobs_without_decoding_them(
 ) -> None:
     await team.create_runtime()
     await some_at_a_time(team.create_job(f"job-{number}") for number in range(MANY))
-    noting, clock, cache = Noting(), SystemClock(), Cache()
+    recording, clock, cache = Recording(), SystemClock(), Cache()
     async with connected(plane.kubeconfig) as client:
         at = {"clock": clock, "namespace": team.namespace}
         jobs = Informer(client, TRAIN_JOBS, **at, indexes=TRAIN_JOB_INDEXES)  # type: ignore[arg-type]
         runtimes = Informer(client, TRAINING_RUNTIMES, **at)  # type: ignore[arg-type]
         for informer in (jobs, runtimes):
             cache.add(informer)
-        controller = Controller("edits", noting, clock=clock)
+        controller = Controller("edits", recording, clock=clock)
         handler = enqueue_unfinished(cache, TRAINING_RUNTIMES)
         controller.watch(runtimes, handler, content_changed)
         async with running(cache):
@@ -70,10 +70,10 @@ async def test_runtime_edit_enqueues_its_trainjobs_without_decoding_them(
             async with running(controller):
 
                 async def enqueued_all() -> bool:
-                    return len(noting.requests) == MANY
+                    return len(recording.requests) == MANY
 
                 await until(enqueued_all, within=ANY_MOMENT, what="the first list")
-                noting.requests.clear()
+                recording.requests.clear()
                 decoded.clear()
                 labels = {"labels": {"edited": "true"}}
                 await team.patch("TrainingRuntime", "torch", {"metadata": labels})

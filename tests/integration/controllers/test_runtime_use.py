@@ -93,18 +93,20 @@ async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
 async def test_finalizers_of_other_controllers_are_preserved(
     team: Team, manager: ManagerProcess
 ) -> None:
-    theirs = "example.org/theirs"
+    foreign_finalizer = "example.org/theirs"
     manifest = a_runtime("torch")
-    await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})
+    await team.create(
+        {**manifest, "metadata": {**manifest["metadata"], "finalizers": [foreign_finalizer]}}
+    )
     await team.create_job()
-    assert finalizers(await team.until_in_use()) == [theirs, IN_USE]
+    assert finalizers(await team.until_in_use()) == [foreign_finalizer, IN_USE]
     await team.delete("TrainingRuntime", "torch")
     await team.delete("TrainJob")
 
-    async def ours_is_off() -> bool:
-        return finalizers(await team.get("TrainingRuntime", "torch")) == [theirs]
+    async def own_finalizer_removed() -> bool:
+        return finalizers(await team.get("TrainingRuntime", "torch")) == [foreign_finalizer]
 
-    await until(ours_is_off, within=ANY_MOMENT, what="our finalizer being taken off")
+    await until(own_finalizer_removed, within=ANY_MOMENT, what="our finalizer being taken off")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
     await team.until_gone("TrainingRuntime", "torch")
 
@@ -142,14 +144,16 @@ async def test_finalizer_removed_by_another_client_is_added_again_with_backoff(
 async def test_nothing_is_added_to_a_runtime_that_is_being_deleted(
     team: Team, manager: ManagerProcess
 ) -> None:
-    theirs = "example.org/theirs"
+    foreign_finalizer = "example.org/theirs"
     manifest = a_runtime("torch")
-    await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})
+    await team.create(
+        {**manifest, "metadata": {**manifest["metadata"], "finalizers": [foreign_finalizer]}}
+    )
     await team.delete("TrainingRuntime", "torch")
     await team.create_job()
     await team.until_there("JobSet")
     await team.touch(manager)
-    assert finalizers(await team.get("TrainingRuntime", "torch")) == [theirs]
+    assert finalizers(await team.get("TrainingRuntime", "torch")) == [foreign_finalizer]
 
 
 def with_pods_in(zone: str, num_nodes: int = 1) -> Object:
@@ -212,8 +216,8 @@ async def test_immutable_jobset_fields_are_kept_and_reported_once(
         await team.touch(manager)
     assert await team.get("JobSet") == kept
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return [each["reason"] for each in await team.all("Event")] == ["JobSetKept"]
 
-    await until(told, within=ANY_MOMENT, what="an Event about it")
+    await until(is_reported, within=ANY_MOMENT, what="an Event about it")
     assert [each["count"] for each in await team.all("Event")] == [1]

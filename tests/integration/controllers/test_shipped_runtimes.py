@@ -30,7 +30,7 @@ MANAGED_BY = "trainer.kubeflow.org/managed-by"
 CONTROLLER = "shippedruntimes_controller"
 
 
-class Shelf:
+class RuntimeFiles:
     """A folder of runtimes, and what the cluster has of them; names are the test's own."""
 
     def __init__(self, folder: Path, api: ApiClient, suffix: str) -> None:
@@ -63,7 +63,7 @@ class Shelf:
         await self._api.delete(f"{CLUSTER}/{self.name(of)}")
 
     async def until_there(self, of: str, *, nodes: int = 1, not_uid: str = "") -> Object:
-        """Wait until the runtime is there with so many nodes."""
+        """Wait until the runtime exists with this number of nodes."""
 
         async def there() -> Object | None:
             found = await self.find(of)
@@ -96,12 +96,12 @@ def logged_about(manager: ManagerProcess, event: str, name: str) -> list[Object]
     return [each for each in manager.log_entries(event) if each["name"] == name]
 
 
-async def until_said(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
-    async def has_said() -> Object | None:
+async def until_logged(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
+    async def has_logged() -> Object | None:
         entries = logged_about(manager, event, name)
         return entries[-1] if len(entries) >= times else None
 
-    return await until(has_said, within=ANY_MOMENT, what=f"{event} of {name}")
+    return await until(has_logged, within=ANY_MOMENT, what=f"{event} of {name}")
 
 
 def looks(manager: ManagerProcess, name: str) -> int:
@@ -125,77 +125,79 @@ async def restart(manager: ManagerProcess) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, api: ApiClient, namespace: str) -> Shelf:
-    return Shelf(tmp_path, api, namespace)
+def files(tmp_path: Path, api: ApiClient, namespace: str) -> RuntimeFiles:
+    return RuntimeFiles(tmp_path, api, namespace)
 
 
 @asynccontextmanager
-async def keeping(shelf: Shelf, plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
+async def keeping(
+    files: RuntimeFiles, plane: ControlPlane, *flags: str
+) -> AsyncIterator[ManagerProcess]:
     """A manager that keeps the folder's runtimes in the cluster."""
-    flags = ("--runtimes", str(shelf.folder), "--log-level", "debug", *flags)
+    flags = ("--runtimes", str(files.folder), "--log-level", "debug", *flags)
     async with manager_process(plane.kubeconfig, *flags) as manager:
         yield manager
 
 
 @pytest.mark.parametrize("flags", [(), ("--namespace", "default")], ids=["all", "one namespace"])
 async def test_runtimes_of_the_folder_are_applied_and_recreated_after_deletion(
-    shelf: Shelf, plane: ControlPlane, flags: Sequence[str]
+    files: RuntimeFiles, plane: ControlPlane, flags: Sequence[str]
 ) -> None:
-    document = shelf.put("torch", nodes=3)
-    async with keeping(shelf, plane, *flags) as manager:
-        made = await shelf.until_there("torch", nodes=3)
+    document = files.put("torch", nodes=3)
+    async with keeping(files, plane, *flags) as manager:
+        created = await files.until_there("torch", nodes=3)
         labels = {"trainer.kubeflow.org/framework": "torch", MANAGED_BY: "kftrainer"}
-        assert made["metadata"]["labels"] == labels
-        assert made["metadata"]["annotations"][HASH].startswith(f"{shelf.name('torch')}/")
-        [owned] = made["metadata"]["managedFields"]
+        assert created["metadata"]["labels"] == labels
+        assert created["metadata"]["annotations"][HASH].startswith(f"{files.name('torch')}/")
+        [owned] = created["metadata"]["managedFields"]
         assert (owned["manager"], owned["operation"]) == ("kftrainer-runtimes", "Update")
-        assert made["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
-        await shelf.delete("torch")
-        await shelf.until_there("torch", nodes=3, not_uid=made["metadata"]["uid"])
-        entry = await until_said(manager, "shipped_runtime_applied", shelf.name("torch"), 2)
+        assert created["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
+        await files.delete("torch")
+        await files.until_there("torch", nodes=3, not_uid=created["metadata"]["uid"])
+        entry = await until_logged(manager, "shipped_runtime_applied", files.name("torch"), 2)
         assert (entry["level"], entry["why"]) == ("info", "it does not exist")
 
 
 async def test_an_edit_by_hand_stays_until_the_file_changes(
-    shelf: Shelf, plane: ControlPlane
+    files: RuntimeFiles, plane: ControlPlane
 ) -> None:
-    name = shelf.name("torch")
-    shelf.put("torch", nodes=1)
-    async with keeping(shelf, plane) as manager:
-        await shelf.until_there("torch", nodes=1)
-        await until_said(manager, "shipped_runtime_applied", name)
+    name = files.name("torch")
+    files.put("torch", nodes=1)
+    async with keeping(files, plane) as manager:
+        await files.until_there("torch", nodes=1)
+        await until_logged(manager, "shipped_runtime_applied", name)
         before = looks(manager, name)
-        await shelf.patch("torch", {"spec": {"mlPolicy": {"numNodes": 5}}})
+        await files.patch("torch", {"spec": {"mlPolicy": {"numNodes": 5}}})
         await until_looked(manager, name, before)
-        assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
+        assert nodes_of(await files.until_there("torch", nodes=5)) == 5
         before = looks(manager, name)
         await restart(manager)
         await until_looked(manager, name, before)
-        assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
+        assert nodes_of(await files.until_there("torch", nodes=5)) == 5
         assert len(logged_about(manager, "shipped_runtime_applied", name)) == 1
-        shelf.put("torch", nodes=2)
+        files.put("torch", nodes=2)
         await restart(manager)
-        await shelf.until_there("torch", nodes=2)
-        entry = await until_said(manager, "shipped_runtime_applied", name, 2)
+        await files.until_there("torch", nodes=2)
+        entry = await until_logged(manager, "shipped_runtime_applied", name, 2)
         assert entry["why"] == "its file has changed"
 
 
 async def test_runtime_created_by_others_is_adopted_only_when_labelled(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient
 ) -> None:
-    name = shelf.name("torch")
-    document = shelf.put("torch", nodes=2)
-    theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7, "torch": {}}}}
+    name = files.name("torch")
+    document = files.put("torch", nodes=2)
+    foreign = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7, "torch": {}}}}
     labels = {**document["metadata"]["labels"], "helm": "other"}
-    made = await api.create({**theirs, "metadata": {**document["metadata"], "labels": labels}})
-    async with keeping(shelf, plane) as manager:
-        entry = await until_said(manager, "shipped_runtime_not_managed", name)
+    created = await api.create({**foreign, "metadata": {**document["metadata"], "labels": labels}})
+    async with keeping(files, plane) as manager:
+        entry = await until_logged(manager, "shipped_runtime_not_managed", name)
         assert entry["level"] == "warning"
         assert f"label it {MANAGED_BY}=kftrainer" in entry["why"]
-        assert await shelf.find("torch") == made
-        await shelf.patch("torch", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
-        taken = await shelf.until_there("torch", nodes=2)
-        entry = await until_said(manager, "shipped_runtime_applied", name)
+        assert await files.find("torch") == created
+        await files.patch("torch", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
+        taken = await files.until_there("torch", nodes=2)
+        entry = await until_logged(manager, "shipped_runtime_applied", name)
         assert entry["why"] == "another client created it and has labelled it for this manager"
         assert len(logged_about(manager, "shipped_runtime_not_managed", name)) == 1
     # What they wrote besides stays.
@@ -223,92 +225,98 @@ TORCHTUNE = next(
 
 @pytest.mark.parametrize("how", ["create", "apply"])
 async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient, how: str
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient, how: str
 ) -> None:
     """Also under the eyes of our webhook, which would refuse a mixture of both."""
     document = deepcopy(TORCHTUNE)
-    document["metadata"]["name"] = name = shelf.name("tune")
-    (shelf.folder / "tune.yaml").write_text(yaml.safe_dump(document))
+    document["metadata"]["name"] = name = files.name("tune")
+    (files.folder / "tune.yaml").write_text(yaml.safe_dump(document))
     original = of_release_2_1(document)
-    fresh = {**document, "metadata": {**document["metadata"], "name": shelf.name("fresh")}}
+    fresh = {**document, "metadata": {**document["metadata"], "name": files.name("fresh")}}
     as_stored = (await api.create(fresh))["spec"]
     await (api.create(original) if how == "create" else api.apply(original))
-    async with admitting_manager(plane, "--runtimes", str(shelf.folder)) as manager:
-        await until_said(manager, "shipped_runtime_not_managed", name)
-        await shelf.patch("tune", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
-        await until_said(manager, "shipped_runtime_applied", name)
-        found = await shelf.find("tune")
+    async with admitting_manager(plane, "--runtimes", str(files.folder)) as manager:
+        await until_logged(manager, "shipped_runtime_not_managed", name)
+        await files.patch("tune", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
+        await until_logged(manager, "shipped_runtime_applied", name)
+        found = await files.find("tune")
         assert found is not None
         assert found["spec"] == as_stored
         metadata = found["metadata"]
         assert metadata["labels"] == {**original["metadata"]["labels"], MANAGED_BY: "kftrainer"}
         assert metadata["finalizers"] == ["example.com/mine"]
         assert logged_about(manager, "reconcile_failed", name) == []
-    await shelf.patch("tune", {"metadata": {"finalizers": None}})
+    await files.patch("tune", {"metadata": {"finalizers": None}})
 
 
 async def test_manual_edit_is_overwritten_when_the_file_changes(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient
 ) -> None:
-    name = shelf.name("torch")
-    shelf.put("torch", nodes=1, labels={"ours": "1", "kept": "1"})
-    async with keeping(shelf, plane) as manager:
-        made = await shelf.until_there("torch", nodes=1)
-        await until_said(manager, "shipped_runtime_applied", name)
-        edited = deepcopy(made)
+    name = files.name("torch")
+    files.put("torch", nodes=1, labels={"ours": "1", "kept": "1"})
+    async with keeping(files, plane) as manager:
+        created = await files.until_there("torch", nodes=1)
+        await until_logged(manager, "shipped_runtime_applied", name)
+        edited = deepcopy(created)
         pod = edited["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
         pod["template"]["spec"]["volumes"] = [{"name": "mine", "emptyDir": {}}]
         edited["spec"]["template"]["spec"]["successPolicy"] = {"operator": "All"}
-        labels = {**made["metadata"]["labels"], "theirs": "1"}
+        labels = {**created["metadata"]["labels"], "theirs": "1"}
         change = {"metadata": {"labels": labels}, "spec": edited["spec"]}
-        await shelf.patch("torch", change)
-        shelf.put("torch", nodes=2, labels={"kept": "2"})
+        await files.patch("torch", change)
+        files.put("torch", nodes=2, labels={"kept": "2"})
         await restart(manager)
-        now = await shelf.until_there("torch", nodes=2)
-    made["spec"]["mlPolicy"]["numNodes"] = 2
-    assert now["spec"] == made["spec"]
+        now = await files.until_there("torch", nodes=2)
+    created["spec"]["mlPolicy"]["numNodes"] = 2
+    assert now["spec"] == created["spec"]
     framework = {"trainer.kubeflow.org/framework": "torch"}
     ours = {"kept": "2", MANAGED_BY: "kftrainer", **framework}
     assert now["metadata"]["labels"] == {**ours, "theirs": "1"}
 
 
 async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient, tmp_path_factory: pytest.TempPathFactory
+    files: RuntimeFiles,
+    plane: ControlPlane,
+    api: ApiClient,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The cache does not show it yet."""
-    document = shelf.put("torch", nodes=2)
+    document = files.put("torch", nodes=2)
 
     def is_write(request: ProxiedRequest) -> bool:
         return request.method in ("POST", "PATCH") and "clustertraining" in request.path
 
     async with running_proxy(plane, tmp_path_factory.mktemp("proxy")) as proxy:
         proxy.inject(Delay(2.0), is_write)
-        flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
+        flags = ("--runtimes", str(files.folder), "--log-level", "debug")
         async with manager_process(proxy.kubeconfig, *flags) as manager:
 
             async def is_creating() -> bool:
                 return proxy.faults_left == 0
 
             await until(is_creating, within=ANY_MOMENT, what="the manager creating it")
-            theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7}}}
-            made = await api.create(theirs)
-            await until_said(manager, "shipped_runtime_not_managed", shelf.name("torch"))
-            assert await shelf.find("torch") == made
+            foreign = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7}}}
+            created = await api.create(foreign)
+            await until_logged(manager, "shipped_runtime_not_managed", files.name("torch"))
+            assert await files.find("torch") == created
 
 
 async def test_contested_runtime_is_reapplied_with_backoff(
-    shelf: Shelf, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, api: ApiClient
+    files: RuntimeFiles,
+    plane: ControlPlane,
+    tmp_path_factory: pytest.TempPathFactory,
+    api: ApiClient,
 ) -> None:
     """Two managers with two documents of one name, each of which takes it for its own."""
-    other = Shelf(tmp_path_factory.mktemp("other"), api, shelf.name("")[1:])
-    shelf.put("torch", nodes=1)
+    other = RuntimeFiles(tmp_path_factory.mktemp("other"), api, files.name("")[1:])
+    files.put("torch", nodes=1)
     other.put("torch", nodes=2)
-    name = shelf.name("torch")
-    async with keeping(shelf, plane) as first, keeping(other, plane) as second:
+    name = files.name("torch")
+    async with keeping(files, plane) as first, keeping(other, plane) as second:
         for manager in (first, second):
-            entry = await until_said(manager, "shipped_runtime_repeatedly_changed", name)
+            entry = await until_logged(manager, "shipped_runtime_repeatedly_changed", name)
             assert entry["level"] == "warning"
-            await until_said(manager, "shipped_runtime_applied", name, 5)
+            await until_logged(manager, "shipped_runtime_applied", name, 5)
             writes = logged_about(manager, "shipped_runtime_applied", name)
             times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
             pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
@@ -318,31 +326,31 @@ async def test_contested_runtime_is_reapplied_with_backoff(
 
 
 async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient
 ) -> None:
     for name in ("kept", "dropped", "released"):
-        shelf.put(name)
-    await api.create(runtime(shelf.name("foreign"), "ClusterTrainingRuntime"))
-    async with keeping(shelf, plane) as manager:
+        files.put(name)
+    await api.create(runtime(files.name("foreign"), "ClusterTrainingRuntime"))
+    async with keeping(files, plane) as manager:
         for name in ("kept", "dropped", "released"):
-            await shelf.until_there(name)
-        await shelf.patch("released", {"metadata": {"labels": {MANAGED_BY: None}}})
-        copied = await shelf.until_there("dropped")
+            await files.until_there(name)
+        await files.patch("released", {"metadata": {"labels": {MANAGED_BY: None}}})
+        copied = await files.until_there("dropped")
         kept = {key: copied["metadata"][key] for key in ("labels", "annotations")}
-        metadata = {**kept, "name": shelf.name("a-copy")}
+        metadata = {**kept, "name": files.name("a-copy")}
         await api.create({**copied, "metadata": metadata})
         for name in ("dropped", "released"):
-            shelf.drop(name)
-        before = looks(manager, shelf.name("released"))
+            files.drop(name)
+        before = looks(manager, files.name("released"))
         await restart(manager)
-        await shelf.until_gone("dropped")
-        await until_said(manager, "shipped_runtime_deleted", shelf.name("dropped"))
-        await until_looked(manager, shelf.name("released"), before)
+        await files.until_gone("dropped")
+        await until_logged(manager, "shipped_runtime_deleted", files.name("dropped"))
+        await until_looked(manager, files.name("released"), before)
         for name in ("kept", "released", "foreign", "a-copy"):
-            found = await shelf.find(name)
+            found = await files.find(name)
             assert found is not None
             assert "deletionTimestamp" not in found["metadata"]
-        shelf.drop("kept")  # and now the folder is empty
+        files.drop("kept")  # and now the folder is empty
         await manager.stop()
         manager.start()
 
@@ -351,117 +359,117 @@ async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
 
         await until(has_ended, within=ANY_MOMENT, what="the manager taking that for a mistake")
         assert "add an empty file named none" in manager.log_text()
-        assert await shelf.find("kept") is not None
-        (shelf.folder / "none").touch()
+        assert await files.find("kept") is not None
+        (files.folder / "none").touch()
         await manager.stop()  # what is left of it
         manager.start()
-        await shelf.until_gone("kept")
+        await files.until_gone("kept")
 
 
 async def test_manager_of_single_namespaces_does_not_delete_removed_runtimes(
-    shelf: Shelf, plane: ControlPlane, namespace: str
+    files: RuntimeFiles, plane: ControlPlane, namespace: str
 ) -> None:
     for name in ("kept", "dropped"):
-        shelf.put(name)
-    async with keeping(shelf, plane, "--namespace", namespace) as manager:
+        files.put(name)
+    async with keeping(files, plane, "--namespace", namespace) as manager:
         for name in ("kept", "dropped"):
-            await shelf.until_there(name)
-        shelf.drop("dropped")
+            await files.until_there(name)
+        files.drop("dropped")
         await restart(manager)
-        entry = await until_said(manager, "shipped_runtime_kept", shelf.name("dropped"))
+        entry = await until_logged(manager, "shipped_runtime_kept", files.name("dropped"))
         assert "watches some namespaces only" in entry["why"]
-        found = await shelf.find("dropped")
+        found = await files.find("dropped")
         assert found is not None
         assert "deletionTimestamp" not in found["metadata"]
 
 
 async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_recreated(
-    shelf: Shelf, plane: ControlPlane, team: Team
+    files: RuntimeFiles, plane: ControlPlane, team: Team
 ) -> None:
-    name = shelf.name("torch")
-    shelf.put("torch")
-    async with keeping(shelf, plane) as manager:
-        await shelf.until_there("torch")
+    name = files.name("torch")
+    files.put("torch")
+    async with keeping(files, plane) as manager:
+        await files.until_there("torch")
         await team.create_job(runtimeRef={"name": name})
 
         async def in_use() -> bool:
-            return IN_USE in finalizers(await shelf.find("torch"))
+            return IN_USE in finalizers(await files.find("torch"))
 
         await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
-        shelf.put("other")
-        shelf.drop("torch")
+        files.put("other")
+        files.drop("torch")
         await restart(manager)
-        entry = await until_said(manager, "shipped_runtime_kept", name)
+        entry = await until_logged(manager, "shipped_runtime_kept", name)
         assert "TrainJobs refer to it" in entry["why"]
-        found = await shelf.find("torch")
+        found = await files.find("torch")
         assert found is not None
         assert "deletionTimestamp" not in found["metadata"]
         await team.delete("TrainJob")
-        await shelf.until_gone("torch")
-        await until_said(manager, "shipped_runtime_deleted", name)
+        await files.until_gone("torch")
+        await until_logged(manager, "shipped_runtime_deleted", name)
 
         await team.create_job(runtimeRef={"name": name})  # there is no webhook here
-        shelf.put("torch", nodes=4)
+        files.put("torch", nodes=4)
         await restart(manager)
-        await shelf.until_there("torch", nodes=4)
+        await files.until_there("torch", nodes=4)
         await until(in_use, within=ANY_MOMENT, what="the runtime being in use again")
-        await shelf.delete("torch")
-        going = await shelf.until_going("torch")
+        await files.delete("torch")
+        going = await files.until_going("torch")
         before = looks(manager, name)
         await restart(manager)
         await until_looked(manager, name, before)
-        assert await shelf.find("torch") == going, "what is being deleted is left alone"
+        assert await files.find("torch") == going, "what is being deleted is left alone"
         await team.delete("TrainJob")
-        await shelf.until_there("torch", nodes=4, not_uid=going["metadata"]["uid"])
+        await files.until_there("torch", nodes=4, not_uid=going["metadata"]["uid"])
 
 
 async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient, team: Team
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient, team: Team
 ) -> None:
-    user, name = f"reader-{team.namespace}", shelf.name("torch")
-    shelf.put("torch")
+    user, name = f"reader-{team.namespace}", files.name("torch")
+    files.put("torch")
     await allow(api, user, ["get", "list", "watch"])
     jobs = f"{user}-jobs"
     await allow(api, user, ["*"], ["trainjobs", "trainjobs/status", "jobsets", "events"], name=jobs)
-    flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
+    flags = ("--runtimes", str(files.folder), "--log-level", "debug")
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
-        entry = await until_said(manager, "reconcile_failed", name, 3)
+        entry = await until_logged(manager, "reconcile_failed", name, 3)
         assert 'cannot create resource "clustertrainingruntimes"' in entry["error"]
         await team.create_runtime()
         await team.create_job()
         await team.until_there("JobSet")
         resources = ["clustertrainingruntimes"]
         await allow(api, user, ["create"], resources, name=f"{user}-runtimes")
-        await shelf.until_there("torch")
+        await files.until_there("torch")
 
 
 async def test_webhook_that_is_not_yet_available_is_waited_for(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient
 ) -> None:
-    name = shelf.name("torch")
-    shelf.put("torch")
+    name = files.name("torch")
+    files.put("torch")
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
         await until_missed(api)
-        async with keeping(shelf, plane) as manager:
-            entry = await until_said(manager, "reconcile_failed", name)
+        async with keeping(files, plane) as manager:
+            entry = await until_logged(manager, "reconcile_failed", name)
             assert "failed calling webhook" in entry["error"]
             await unregister(api)
-            await shelf.until_there("torch")
+            await files.until_there("torch")
     finally:
         await unregister(api)
         ports.release_all()
 
 
 async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_block_others(
-    shelf: Shelf, plane: ControlPlane, api: ApiClient
+    files: RuntimeFiles, plane: ControlPlane, api: ApiClient
 ) -> None:
-    shelf.put("a-bad-one", jobs=[{**replicated_job(), "replicas": 2}])
+    files.put("a-bad-one", jobs=[{**replicated_job(), "replicas": 2}])
     names = [each["metadata"]["name"] for each in SHIPPED]
     for name, document in zip(names, SHIPPED, strict=True):
-        (shelf.folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
-    flags = ("--runtimes", str(shelf.folder))
+        (files.folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
+    flags = ("--runtimes", str(files.folder))
     async with admitting_manager(plane, *flags) as manager:
 
         async def applied() -> bool:
@@ -471,24 +479,26 @@ async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_blo
         await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
 
         async def refused() -> bool:
-            entries = logged_about(manager, "reconcile_failed", shelf.name("a-bad-one"))
+            entries = logged_about(manager, "reconcile_failed", files.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
-        await until(refused, within=ANY_MOMENT, what="the wrong one being told")
-        assert await shelf.find("a-bad-one") is None
+        await until(refused, within=ANY_MOMENT, what="the wrong one being reported")
+        assert await files.find("a-bad-one") is None
         assert manager.is_alive()
 
 
-async def test_only_the_leader_applies(shelf: Shelf, plane: ControlPlane, namespace: str) -> None:
-    shelf.put("torch")
+async def test_only_the_leader_applies(
+    files: RuntimeFiles, plane: ControlPlane, namespace: str
+) -> None:
+    files.put("torch")
     flags = ("--leader-elect", "--leader-election-namespace", namespace)
-    async with keeping(shelf, plane, *flags) as first:
-        await shelf.until_there("torch")
-        shelf.put("torch", nodes=2)  # as an upgrade does
-        async with keeping(shelf, plane, *flags) as second:
+    async with keeping(files, plane, *flags) as first:
+        await files.until_there("torch")
+        files.put("torch", nodes=2)  # as an upgrade does
+        async with keeping(files, plane, *flags) as second:
             await second.wait_ready()
-            await shelf.delete("torch")
-            await shelf.until_there("torch", nodes=1)
+            await files.delete("torch")
+            await files.until_there("torch", nodes=1)
             assert second.log_entries("controller_started") == []
             await first.stop()
-            await shelf.until_there("torch", nodes=2)
+            await files.until_there("torch", nodes=2)

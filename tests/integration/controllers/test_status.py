@@ -1,4 +1,4 @@
-"""What a TrainJob's status says while its JobSet, which we play, goes through its life."""
+"""A TrainJob's status during the life of its JobSet, whose status the test sets."""
 
 from typing import Any
 
@@ -30,11 +30,11 @@ OTHERS = {
 
 
 async def until_suspend_is(team: Team, *, suspend: bool) -> Object:
-    async def is_so() -> Object | None:
+    async def has_changed() -> Object | None:
         found = await team.find("JobSet")
         return found if found and found["spec"].get("suspend") is suspend else None
 
-    return await until(is_so, within=ANY_MOMENT, what=f"the JobSet having suspend: {suspend}")
+    return await until(has_changed, within=ANY_MOMENT, what=f"the JobSet having suspend: {suspend}")
 
 
 def without_time(condition: Object) -> Object:
@@ -124,10 +124,10 @@ async def test_rows_follow_the_jobset_and_have_all_six_fields(
     await team.create_job()
     await team.until_there("JobSet")
     numbers = ("ready", "succeeded", "failed", "active", "suspended")
-    nothing = {"name": "node", **dict.fromkeys(numbers, 0)}
+    no_pods = {"name": "node", **dict.fromkeys(numbers, 0)}
     for rows in (
-        [nothing],
-        [ROW, {**nothing, "name": "launcher"}],
+        [no_pods],
+        [ROW, {**no_pods, "name": "launcher"}],
         [{**dict(zip(numbers, range(1, 6), strict=True)), "name": "node"}],
     ):
         await team.job_set_says(rows=rows)

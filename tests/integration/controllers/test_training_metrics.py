@@ -1,4 +1,4 @@
-"""Metrics of a manager that may not read Jobs, and of what Jobs say."""
+"""Metrics of a manager without access to Jobs, and metrics from the status of Jobs."""
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
@@ -14,9 +14,9 @@ from tests.support.managers import manager_process
 from tests.support.permissions import allow
 from tests.support.scraping import Scraper, scraper
 
-MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
+CREATION_COUNT = "kftrainer_trainjob_jobset_creation_seconds_count"
 RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
-TOOK = "kftrainer_trainjob_duration_seconds_count"
+DURATION_COUNT = "kftrainer_trainjob_duration_seconds_count"
 OURS = ("trainjobs", "trainjobs/status", "trainingruntimes", "clustertrainingruntimes")
 THEIRS = ("jobsets", "podgroups", "secrets", "configmaps", "events")
 OF_KUBERNETES = ("limitranges", "runtimeclasses", "priorityclasses")
@@ -60,14 +60,14 @@ async def test_missing_permission_to_read_jobs_is_logged_once_and_the_rest_works
         await team.create_job()
         await team.until_there("JobSet")
         await team.job_set_says(COMPLETED)
-        for name in (MADE, TOOK):
+        for name in (CREATION_COUNT, DURATION_COUNT):
             await until_counted(metrics, name, 1)
         assert await metrics.series(RAN) == {}
 
-        async def said() -> list[Object] | None:
+        async def logged_warning() -> list[Object] | None:
             return manager.log_entries("jobs_not_readable") or None
 
-        [warning] = await until(said, within=ANY_MOMENT, what="its saying so")
+        [warning] = await until(logged_warning, within=ANY_MOMENT, what="its saying so")
         assert warning["level"] == "warning"
         assert "jobs.batch is forbidden" in warning["error"]
         assert RAN.removesuffix("_count") in warning["consequence"]
@@ -85,7 +85,7 @@ async def test_first_pod_metric_uses_the_status_of_jobs(team: Team, plane: Contr
         job_set = await team.until_there("JobSet")
         paths = [await create_job_of(team, job_set, f"{JOB}-{number}") for number in range(2)]
 
-        async def say(path: str, **status: int) -> None:
+        async def set_status(path: str, **status: int) -> None:
             await team.api.request(
                 "PATCH",
                 f"{path}/status",
@@ -94,14 +94,14 @@ async def test_first_pod_metric_uses_the_status_of_jobs(team: Team, plane: Contr
             )
 
         for path in paths:
-            await say(path, active=1)
+            await set_status(path, active=1)
         for path in paths:
-            await say(path, active=1, ready=1)
+            await set_status(path, active=1, ready=1)
             await until_counted(metrics, RAN, 1)
         kept = await metrics.series("machinery_informer_objects", kind="Job.batch")
         assert kept == {(): 1}, "of Jobs, only what was waited for is kept"
         await manager.stop()
         manager.start()
         await team.create_job("another")
-        await until_counted(metrics, MADE, 1)
+        await until_counted(metrics, CREATION_COUNT, 1)
         assert await metrics.series(RAN) == {}

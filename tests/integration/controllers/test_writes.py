@@ -1,4 +1,4 @@
-"""What the manager asks of the API server: as little as can be, and nothing for what is settled."""
+"""The manager's requests: as few as possible, and none for settled TrainJobs."""
 
 import re
 from collections.abc import AsyncIterator
@@ -8,7 +8,11 @@ import pytest
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.burst import SETTLED_WITHIN, play, some_at_a_time
+from tests.integration.controllers.burst import (
+    SETTLED_WITHIN,
+    play_jobset_controller,
+    some_at_a_time,
+)
 from tests.integration.controllers.team import (
     ANY_MOMENT,
     COMPLETED,
@@ -53,7 +57,7 @@ async def until_started(manager: ManagerProcess, times: int) -> None:
     await until_jobs_are_watched(manager, times)
 
 
-def in_words(request: ProxiedRequest) -> str:
+def described(request: ProxiedRequest) -> str:
     """The method and, without the group and the namespace, the path."""
     method = "PROBE" if request.is_dry_run else request.method
     return f"{method} {re.sub('.*/namespaces/[^/]*/', '', request.path)}"
@@ -62,7 +66,7 @@ def in_words(request: ProxiedRequest) -> str:
 def requests_since(proxy: FaultProxy, since: int = 0) -> list[str]:
     """All requests but watches, and but those that look after other namespaces."""
     return [
-        in_words(each)
+        described(each)
         for each in _in_watched_namespaces(proxy, since)
         if not each.is_watch and not each.path.endswith(FOR_OTHER_NAMESPACES)
     ]
@@ -81,7 +85,7 @@ def _namespace(request: ProxiedRequest) -> str:
 
 def written(proxy: FaultProxy, since: int = 0) -> list[str]:
     """All requests that may change something."""
-    return [in_words(each) for each in _in_watched_namespaces(proxy, since) if each.is_write]
+    return [described(each) for each in _in_watched_namespaces(proxy, since) if each.is_write]
 
 
 LIVES = {
@@ -145,10 +149,10 @@ async def test_blocked_job_sends_one_runtime_read_one_status_write_and_one_event
         await team.touch(manager)
         await team.touch(manager)
 
-        async def told() -> bool:  # by another task, at some time
+        async def is_recorded() -> bool:  # by another task, at some time
             return "POST events" in requests_since(proxy, before)
 
-        await until(told, within=ANY_MOMENT, what="an Event")
+        await until(is_recorded, within=ANY_MOMENT, what="an Event")
         assert sorted(requests_since(proxy, before)) == [
             "GET trainingruntimes/torch",
             STATUS,
@@ -236,7 +240,7 @@ def is_look_for(runtime: str) -> Match:
 
 
 class Settled:
-    """TrainJobs in all states in which nothing is to be done, so many of each."""
+    """TrainJobs in all settled states, a number of each."""
 
     def __init__(self, team: Team, each: int) -> None:
         self._team = team
@@ -261,14 +265,14 @@ class Settled:
             for state, (runtime, suspend, _) in STATES.items()
             for name in self.names(state)
         )
-        says = {
+        condition_writes = {
             name: end
             for state, (_, _, end) in STATES.items()
             if end is not None
             for name in self.names(state)
         }
-        await play(self._team, says)
-        for settled in (self._are_settled, self._are_told):
+        await play_jobset_controller(self._team, condition_writes)
+        for settled in (self._are_settled, self._are_recorded):
             await until(settled, within=SETTLED_WITHIN, what="all being settled", every=0.3)
         for runtime in runtimes:
             await self._team.until_in_use(runtime)
@@ -277,13 +281,13 @@ class Settled:
         jobs = await self._team.all("TrainJob")
         return all(_is_settled(each) for each in jobs)
 
-    async def _are_told(self) -> bool:
+    async def _are_recorded(self) -> bool:
         events = await self._team.all("Event")
         blocked = self.names("blocked", "blocked-waiting")
         return {*blocked} <= {each["involvedObject"]["name"] for each in events}
 
 
-# The runtime, whether it is suspended, and what the JobSet says at the end.
+# The runtime, whether it is suspended, and the JobSet's final conditions.
 STATES = {
     "runs": ("torch", False, []),
     "runs-mpi": ("mpi", False, []),

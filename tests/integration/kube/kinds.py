@@ -10,7 +10,7 @@ Object = dict[str, Any]
 def resource(
     kind: str, plural: str, *, group: str = "", version: str = "v1", namespaced: bool = True
 ) -> Resource[Manifest]:
-    """A kind that is read as it is."""
+    """A kind that is read without decoding."""
     return Resource(group, version, kind, plural, namespaced, unstructured)
 
 

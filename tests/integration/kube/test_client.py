@@ -325,8 +325,8 @@ async def test_an_empty_list_has_a_resource_version(client: Client, namespace: s
 
 
 async def test_selectors_filter_lists(client: Client, namespace: str, five: list[str]) -> None:
-    odd = await client.list(CONFIG_MAPS, namespace=namespace, label_selector="odd=True", limit=1)
-    assert [key_of(item).name for item in odd.items] == [five[1], five[3]]
+    paged = await client.list(CONFIG_MAPS, namespace=namespace, label_selector="odd=True", limit=1)
+    assert [key_of(item).name for item in paged.items] == [five[1], five[3]]
     one = await client.list(
         CONFIG_MAPS, namespace=namespace, field_selector=f"metadata.name={five[2]}"
     )
@@ -355,7 +355,7 @@ async def test_requests_beyond_the_burst_wait_for_their_turn_and_watches_do_not(
         await limited.get(NAMESPACES, ObjectKey("", namespace))
         done.append(number)
 
-    def so_many(count: int) -> Callable[[], Awaitable[bool]]:
+    def has_count(count: int) -> Callable[[], Awaitable[bool]]:
         async def are_done() -> bool:
             return len(done) == count
 
@@ -364,12 +364,12 @@ async def test_requests_beyond_the_burst_wait_for_their_turn_and_watches_do_not(
     async with asyncio.TaskGroup() as readers:
         for number in range(4):
             readers.create_task(read(number))
-        await until(so_many(2), within=30, what="two reads")
+        await until(has_count(2), within=30, what="two reads")
         assert clock.sleeping == pytest.approx([0.1, 0.2])
         async with limited.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=1):
             pass
         await clock.advance(0.1)
-        await until(so_many(3), within=30, what="the third read")
+        await until(has_count(3), within=30, what="the third read")
         assert clock.sleeping == pytest.approx([0.2])
         await clock.advance(0.1)
     assert sorted(done) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Who we are to the real API server, by every way there is to say it."""
+"""Authentication to the real API server, with every kind of credentials."""
 
 import base64
 import json
@@ -54,12 +54,12 @@ def token(api: ApiClient, namespace: str) -> Token:
     async def make(name: str) -> str:
         account = {"name": name, "namespace": namespace}
         await api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        told = await api.request(
+        review = await api.request(
             "POST",
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
             body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
         )
-        issued: str = told["status"]["token"]
+        issued: str = review["status"]["token"]
         return issued
 
     return make
@@ -93,25 +93,25 @@ def kubeconfig(control_plane: ControlPlane, tmp_path: Path) -> Kubeconfig:
 
 
 class Plugin:
-    """An exec plugin that says what stands in a file, and counts how often it is asked."""
+    """An exec plugin that prints the content of a file and counts its calls."""
 
     def __init__(self, folder: Path) -> None:
-        self._says = folder / "says.json"
+        self._response_file = folder / "says.json"
         self._runs = folder / "runs"
         self.program = folder / "plugin"
         self.program.write_text(
             textwrap.dedent(f"""\
             #!/bin/sh
             echo "$GREETING" >> {self._runs}
-            cat {self._says}
+            cat {self._response_file}
             """)
         )
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
 
-    def says(self, **status: str) -> None:
+    def respond(self, **status: str) -> None:
         api = "client.authentication.k8s.io/v1"
         answer = {"apiVersion": api, "kind": "ExecCredential", "status": status}
-        self._says.write_text(json.dumps(answer))
+        self._response_file.write_text(json.dumps(answer))
 
     @property
     def runs(self) -> list[str]:
@@ -158,7 +158,7 @@ async def test_unknown_context_is_reported(kubeconfig: Kubeconfig) -> None:
 async def test_a_token_of_an_exec_plugin(
     kubeconfig: Kubeconfig, plugin: Plugin, token: Token, namespace: str
 ) -> None:
-    plugin.says(token=await token("builder"))
+    plugin.respond(token=await token("builder"))
     clock = FakeClock()
     connection = await load_connection(kubeconfig.write(plugin.user()), clock=clock)
     async with client_of(connection) as client:
@@ -171,12 +171,12 @@ async def test_a_token_of_an_exec_plugin(
 async def test_an_exec_plugin_runs_again_when_its_token_ends(
     kubeconfig: Kubeconfig, plugin: Plugin, token: Token, namespace: str
 ) -> None:
-    plugin.says(token=await token("first"), expirationTimestamp="2020-01-01T00:00:00Z")
+    plugin.respond(token=await token("first"), expirationTimestamp="2020-01-01T00:00:00Z")
     clock = FakeClock()
     connection = await load_connection(kubeconfig.write(plugin.user()), clock=clock)
     async with client_of(connection) as client:
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:first"
-        plugin.says(token=await token("second"), expirationTimestamp="2999-01-01T00:00:00Z")
+        plugin.respond(token=await token("second"), expirationTimestamp="2999-01-01T00:00:00Z")
         await clock.advance(REFRESH_AFTER)
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:second"
         await clock.advance(REFRESH_AFTER)
@@ -187,9 +187,9 @@ async def test_an_exec_plugin_runs_again_when_its_token_ends(
 async def test_an_exec_plugin_runs_again_when_its_token_is_refused(
     kubeconfig: Kubeconfig, plugin: Plugin, token: Token, namespace: str
 ) -> None:
-    plugin.says(token="stale", expirationTimestamp="2999-01-01T00:00:00Z")  # noqa: S106
+    plugin.respond(token="stale", expirationTimestamp="2999-01-01T00:00:00Z")  # noqa: S106
     connection = await load_connection(kubeconfig.write(plugin.user()))
-    plugin.says(token=await token("builder"))
+    plugin.respond(token=await token("builder"))
     async with client_of(connection) as client:
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:builder"
     assert plugin.runs == ["hello", "hello"]
@@ -199,7 +199,7 @@ async def test_a_certificate_of_an_exec_plugin(
     control_plane: ControlPlane, kubeconfig: Kubeconfig, plugin: Plugin
 ) -> None:
     user = yaml.safe_load(control_plane.kubeconfig_for("alice").read_text())["users"][0]["user"]
-    plugin.says(
+    plugin.respond(
         clientCertificateData=base64.b64decode(user["client-certificate-data"]).decode(),
         clientKeyData=base64.b64decode(user["client-key-data"]).decode(),
     )
@@ -210,7 +210,7 @@ async def test_a_certificate_of_an_exec_plugin(
 async def test_exec_plugin_without_output_is_reported(
     kubeconfig: Kubeconfig, plugin: Plugin
 ) -> None:
-    plugin.says()
+    plugin.respond()
     path = kubeconfig.write(plugin.user())
     with pytest.raises(CredentialsError, match="neither a token nor a certificate"):
         await load_connection(path)

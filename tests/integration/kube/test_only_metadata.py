@@ -19,7 +19,7 @@ from tests.support.recording_transport import RecordingTransport, recording_tran
 
 SECRETS = resource("Secret", "secrets")
 PASSWORD = base64.b64encode(b"correct horse battery staple").decode()
-TOLD_WITHIN = 30.0
+DELIVERED_WITHIN = 30.0
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def secret(namespace: str, name: str, **labels: str) -> Object:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"p": PASSWORD}}
 
 
-def cut_down(whole: Manifest) -> Object:
+def metadata_only(whole: Manifest) -> Object:
     return {name: whole[name] for name in ("apiVersion", "kind", "metadata")}
 
 
@@ -54,7 +54,7 @@ async def test_one_is_read_without_its_data(
 ) -> None:
     client, key = Client(wire), ObjectKey(namespace, "a")
     whole = await api.create(secret(namespace, "a", color="red"))
-    assert await client.get(SECRETS.only_metadata(), key) == cut_down(whole)
+    assert await client.get(SECRETS.only_metadata(), key) == metadata_only(whole)
     assert not is_recorded(wire)
     await client.get(SECRETS, key)
     assert is_recorded(wire), "or this test would hear nothing"
@@ -66,12 +66,12 @@ async def test_metadata_lists_are_paged_and_contain_no_data(
     wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     colors = {"a": "red", "b": "blue", "c": "red"}
-    made = [await api.create(secret(namespace, name, color=c)) for name, c in colors.items()]
+    secrets = [await api.create(secret(namespace, name, color=c)) for name, c in colors.items()]
     partial, client = SECRETS.only_metadata(), Client(wire)
     pages = [page async for page in client.list_pages(partial, namespace=namespace, limit=1)]
-    assert [page.items for page in pages] == [[cut_down(each)] for each in made]
+    assert [page.items for page in pages] == [[metadata_only(each)] for each in secrets]
     red = await client.list(partial, namespace=namespace, label_selector="color=red")
-    assert red.items == [cut_down(made[0]), cut_down(made[2])]
+    assert red.items == [metadata_only(secrets[0]), metadata_only(secrets[2])]
     assert int(red.resource_version) > 0
     assert not is_recorded(wire)
 
@@ -79,9 +79,9 @@ async def test_metadata_lists_are_paged_and_contain_no_data(
 async def test_metadata_watch_delivers_initial_and_later_events_without_data(
     wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
-    there = await api.create(secret(namespace, "a"))
+    created = await api.create(secret(namespace, "a"))
     async with (
-        asyncio.timeout(TOLD_WITHIN),
+        asyncio.timeout(DELIVERED_WITHIN),
         Client(wire).watch(
             SECRETS.only_metadata(),
             namespace=namespace,
@@ -89,17 +89,17 @@ async def test_metadata_watch_delivers_initial_and_later_events_without_data(
             timeout_seconds=60,
         ) as events,
     ):
-        assert await next_event(events) == Upserted(cut_down(there), added=True)
+        assert await next_event(events) == Upserted(metadata_only(created), added=True)
         bookmark = await next_event(events)
         assert isinstance(bookmark, Bookmark)
         assert bookmark.initial_events_end
-        assert int(bookmark.resource_version) >= int(there["metadata"]["resourceVersion"])
+        assert int(bookmark.resource_version) >= int(created["metadata"]["resourceVersion"])
         changed = await api.apply(secret(namespace, "a", color="red"))
-        assert await next_event(events) == Upserted(cut_down(changed), added=False)
+        assert await next_event(events) == Upserted(metadata_only(changed), added=False)
         await api.delete(await api.path_of(changed))
         gone = await next_event(events)
     assert isinstance(gone, Deleted)
-    assert gone.manifest.keys() == cut_down(there).keys()
+    assert gone.manifest.keys() == metadata_only(created).keys()
     assert (gone.manifest["apiVersion"], gone.manifest["kind"]) == ("v1", "Secret")
     assert not is_recorded(wire)
 
@@ -112,14 +112,14 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
     whole = await api.create(manifest)
     partial: Resource[Manifest] = TRAIN_JOBS.only_metadata()
     client = Client(wire)
-    assert (await client.list(partial, namespace=namespace)).items == [cut_down(whole)]
+    assert (await client.list(partial, namespace=namespace)).items == [metadata_only(whole)]
     async with (
-        asyncio.timeout(TOLD_WITHIN),
+        asyncio.timeout(DELIVERED_WITHIN),
         client.watch(
             partial, namespace=namespace, send_initial_events=True, timeout_seconds=60
         ) as events,
     ):
-        assert await next_event(events) == Upserted(cut_down(whole), added=True)
+        assert await next_event(events) == Upserted(metadata_only(whole), added=True)
         bookmark = await next_event(events)
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
@@ -131,14 +131,14 @@ async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_
 ) -> None:
     key, user = ObjectKey(namespace, "a"), f"prober-{namespace}"
     whole = await api.create(secret(namespace, "a", color="red"))
-    assert await Client(wire).probe(SECRETS, key) == cut_down(whole)
+    assert await Client(wire).probe(SECRETS, key) == metadata_only(whole)
     assert not is_recorded(wire)
     assert await api.get(f"/api/v1/namespaces/{namespace}/secrets/a") == whole
     with pytest.raises(NotFoundError):
         await Client(wire).probe(SECRETS, ObjectKey(namespace, "b"))
 
     await allow(api, user, ("patch",), ("secrets",), in_=namespace)
-    async with recording_transport(control_plane.kubeconfig_for(user)) as theirs:
-        assert await Client(theirs).probe(SECRETS, key) == cut_down(whole)
+    async with recording_transport(control_plane.kubeconfig_for(user)) as user_transport:
+        assert await Client(user_transport).probe(SECRETS, key) == metadata_only(whole)
         with pytest.raises(ForbiddenError):
-            await Client(theirs).get(SECRETS.only_metadata(), key)
+            await Client(user_transport).get(SECRETS.only_metadata(), key)

@@ -18,7 +18,7 @@ BAD_REQUEST = 400
 SIGNS = ("", "", "", "-", "+")
 SUFFIXES = ("", *"numkMGTPE", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 EXPONENTS = ("e0", "E0", "e3", "E3", "e+6", "E-6", "e-1", "e04", "e17", "e25", "e-12", "e200")
-NOTABLE = (
+EDGE_CASES = (
     *("9223372036854775807", "9223372036854775808", "-9223372036854775809", "999999999999999999"),
     *("7Ei", "8Ei", "-8Ei", "9.5Ei", "7.99999Ei", "1023Pi", "8388608Ti", "1023", "1023Ki"),
     *("1e3", "1E3", "12e6", "1.500", "+1", "007", "1.", ".5", "0.5Gi", "1.5Gi", "0.0001Ki"),
@@ -42,8 +42,8 @@ NUMBERS = (0, 1, -7, 1000, 2**63 - 1, 0.5, 1e3, 1.234e-6, 1e-6, 1e16, 1e22, 2.5e
 
 def generated(rng: Random, count: int) -> list[str]:
     def digits(most: int) -> str:
-        made = "".join(rng.choice("0123456789") for _ in range(rng.randrange(most)))
-        return made + rng.choice(("", "", "0", "000", "000000"))
+        generated_values = "".join(rng.choice("0123456789") for _ in range(rng.randrange(most)))
+        return generated_values + rng.choice(("", "", "0", "000", "000000"))
 
     def one() -> str:
         whole, places = digits(rng.choice((3, 6, 22))), digits(rng.choice((4, 14)))
@@ -54,7 +54,7 @@ def generated(rng: Random, count: int) -> list[str]:
     return [one() for _ in range(count)]
 
 
-def is_taken(value: object) -> bool:
+def is_accepted(value: object) -> bool:
     try:
         Quantity.parse(value)
     except QuantityError:
@@ -69,7 +69,7 @@ def past_the_suffixes(text: str) -> bool:
 
 
 def resource_slice(name: str, values: list[Any]) -> dict[str, Any]:
-    """An object with as many quantities as one likes, of which the server asks nothing else."""
+    """An object with any number of quantities and no other required fields."""
     capacity = [(f"c{n:04}", {"value": value}) for n, value in enumerate(values)]
     devices = [
         {"name": f"from-{n}", "capacity": dict(capacity[n : n + PER_DEVICE])}
@@ -121,15 +121,18 @@ def differences(values: list[Any], answers: list[str]) -> list[tuple[Any, str, s
 async def test_formatted_quantities_match_the_server_for_random_values(
     api: ApiClient, namespace: str
 ) -> None:
-    made = generated(Random(20), 4000 - len(NOTABLE))  # noqa: S311
-    texts = [text for text in (*NOTABLE, *made) if not past_the_suffixes(text)]
+    generated_values = generated(Random(20), 4000 - len(EDGE_CASES))  # noqa: S311
+    texts = [text for text in (*EDGE_CASES, *generated_values) if not past_the_suffixes(text)]
     assert len(texts) > 3500
     assert differences(texts, await stored(api, namespace, texts)) == []
 
 
 async def test_computed_quantities_are_stored_unchanged(api: ApiClient, namespace: str) -> None:
-    made = [Quantity.parse(text) for text in generated(Random(21), 4000)]  # noqa: S311
-    texts = [str(one + other) for one, other in zip(made[::2], made[1::2], strict=True)]
+    generated_values = [Quantity.parse(text) for text in generated(Random(21), 4000)]  # noqa: S311
+    texts = [
+        str(one + other)
+        for one, other in zip(generated_values[::2], generated_values[1::2], strict=True)
+    ]
     assert await stored(api, namespace, texts) == texts
 
 
@@ -139,11 +142,11 @@ async def test_the_shortest_texts_are_taken_and_refused_alike(
     texts = ["", *ALPHABET, *("".join(pair) for pair in product(ALPHABET, repeat=2))]
     rng = Random(22)  # noqa: S311
     texts += ["".join(rng.choices(ALPHABET, k=rng.choice((3, 4, 5)))) for _ in range(1000)]
-    taken = [text for text in texts if is_taken(text)]
-    others = [text for text in texts if not is_taken(text)]
-    assert len(taken) > 200
+    accepted = [text for text in texts if is_accepted(text)]
+    others = [text for text in texts if not is_accepted(text)]
+    assert len(accepted) > 200
     assert len(others) > 200
-    assert differences(taken, await stored(api, namespace, taken)) == []
+    assert differences(accepted, await stored(api, namespace, accepted)) == []
     assert [text for text in others if not await refused(api, text)] == []
 
 
@@ -151,7 +154,7 @@ async def test_the_shortest_texts_are_taken_and_refused_alike(
 async def test_value_that_is_neither_text_nor_number_is_rejected(
     api: ApiClient, value: object
 ) -> None:
-    assert not is_taken(value)
+    assert not is_accepted(value)
     if value == value:  # noqa: PLR0124  NaN is sent as null, which the server takes for none
         assert await refused(api, value)
 
@@ -166,8 +169,8 @@ async def test_numbers_are_read_as_their_json(api: ApiClient, namespace: str) ->
 
 
 async def test_resource_lists_are_rounded_up_to_thousandths(api: ApiClient, namespace: str) -> None:
-    made = (text for text in generated(Random(23), 1500) if not text.startswith("-"))  # noqa: S311
-    texts = [text for text in made if not past_the_suffixes(text)]
+    generated_values = (text for text in generated(Random(23), 1500) if not text.startswith("-"))  # noqa: S311
+    texts = [text for text in generated_values if not past_the_suffixes(text)]
     assert len(texts) > 1000
     found = await api.create(
         {

@@ -169,7 +169,7 @@ def main(**fields: Any) -> Object:
 
 
 SPREAD = {"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-CURIOUS: dict[str, Object] = {
+EDGE_CASES: dict[str, Object] = {
     "nothing": {},
     "replace an object that is not there": {
         "spec": {"nodeSelector": {"$patch": "replace", "a": "b"}}
@@ -279,7 +279,7 @@ CURIOUS: dict[str, Object] = {
 }
 
 
-@pytest.mark.parametrize("patch", CURIOUS.values(), ids=CURIOUS.keys())
+@pytest.mark.parametrize("patch", EDGE_CASES.values(), ids=EDGE_CASES.keys())
 async def test_unusual_patches_match_the_server(
     api: ApiClient, namespace: str, patch: Object
 ) -> None:
@@ -344,7 +344,7 @@ async def test_comparison_detects_order_and_missing_deletions(
         stored.template, {"spec": {"volumes": [{"name": "new", "emptyDir": {}}]}}
     )
     assert await stored.written(ours) == wanted
-    spoil: list[Callable[[Object], Any]] = [
+    mutations: list[Callable[[Object], Any]] = [
         lambda spec: spec["volumes"].reverse(),
         lambda spec: spec["volumes"].pop(),
         lambda spec: spec["containers"].reverse(),
@@ -352,7 +352,7 @@ async def test_comparison_detects_order_and_missing_deletions(
         lambda spec: spec["containers"][0]["env"][0].update(value=""),
         lambda spec: spec["tolerations"].append({"operator": "Exists"}),
     ]
-    for each in spoil:
-        spoilt = strategic_merge(ours, {})
-        each(spoilt["spec"])
-        assert await stored.written(spoilt) != wanted
+    for each in mutations:
+        mutated = strategic_merge(ours, {})
+        each(mutated["spec"])
+        assert await stored.written(mutated) != wanted

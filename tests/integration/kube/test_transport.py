@@ -50,11 +50,11 @@ def remote_port(connected: socket.socket) -> int | None:
 async def test_every_response_and_failure_is_observed(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    told: list[tuple[str, str, str]] = []
+    requests: list[tuple[str, str, str]] = []
 
     def on_response(code: str, method: str, host: str, seconds: float) -> None:
         assert seconds > 0
-        told.append((code, method, host))
+        requests.append((code, method, host))
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(
@@ -69,7 +69,7 @@ async def test_every_response_and_failure_is_observed(
         with pytest.raises(RequestTimeoutError):
             await transport.request("GET", "/api", timeout=0.0)
     host = control_plane.url.removeprefix("https://")
-    assert told == [
+    assert requests == [
         ("201", "POST", host),
         ("404", "GET", host),
         ("200", "GET", host),
@@ -135,27 +135,27 @@ class SilentRelay:
     def __init__(self, plane: ControlPlane) -> None:
         self._port = int(plane.url.rpartition(":")[2])
         self.is_silent = False
-        self.heard_while_silent = asyncio.Event()
+        self.received_while_silent = asyncio.Event()
         self.open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        upstream, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
         async with asyncio.TaskGroup() as pumps:
-            answers = pumps.create_task(self._pump(there, writer))
-            await self._pump(reader, back)
+            answers = pumps.create_task(self._pump(upstream, writer))
+            await self._pump(reader, upstream_writer)
             answers.cancel()
         self.open -= 1
-        for each in (back, writer):
+        for each in (upstream_writer, writer):
             each.transport.abort()  # a polite end may outlast the event loop
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
-            while said := await reader.read(65536):
+            while chunk := await reader.read(65536):
                 if self.is_silent:
-                    self.heard_while_silent.set()
+                    self.received_while_silent.set()
                 else:
-                    writer.write(said)
+                    writer.write(chunk)
 
     async def is_left(self) -> bool:
         return self.open == 0
@@ -193,7 +193,7 @@ async def test_close_ends_the_connection_of_a_cancelled_request(
     relay.is_silent = True
     async with asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/version"))
-        await relay.heard_while_silent.wait()
+        await relay.received_while_silent.wait()
         request.cancel()
     await transport.close()
     await until(relay.is_left, within=15, what="the end of the connection")
@@ -216,12 +216,12 @@ async def test_write_guard_blocks_writes_and_allows_reads(
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
-        fenced = Client(transport, write_guard=lambda: False)
-        assert await fenced.get(NAMESPACES, DEFAULT)
+        guarded = Client(transport, write_guard=lambda: False)
+        assert await guarded.get(NAMESPACES, DEFAULT)
         with pytest.raises(WriteGuardError, match="not sent: writes are no longer allowed"):
-            await fenced.create(CONFIG_MAPS, config_map(namespace))
+            await guarded.create(CONFIG_MAPS, config_map(namespace))
         with pytest.raises(WriteGuardError):
-            await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
+            await guarded.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
     assert messages == ["GET"], "nothing else was sent"
 
 
@@ -229,16 +229,16 @@ async def test_write_checks_its_guard_again_after_waiting_for_a_connection(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cast("dict[str, int]", sessions.CONNECTIONS), "general", 1)
-    asked: list[bool] = []
+    guard_calls: list[bool] = []
     leading = True
 
-    def fence() -> bool:
-        asked.append(leading)
+    def guard() -> bool:
+        guard_calls.append(leading)
         return leading
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1") as transport:
-        client = Client(transport, write_guard=fence)
+        client = Client(transport, write_guard=guard)
         watch = {"watch": "true", "timeoutSeconds": "60"}
         async with (
             asyncio.TaskGroup() as group,
@@ -248,13 +248,13 @@ async def test_write_checks_its_guard_again_after_waiting_for_a_connection(
         ):
             queued = group.create_task(_outcome(client.create(CONFIG_MAPS, config_map(namespace))))
 
-            async def has_asked() -> bool:
-                return bool(asked)
+            async def guard_called() -> bool:
+                return bool(guard_calls)
 
-            await until(has_asked, within=30, what="the write, waiting for a connection")
+            await until(guard_called, within=30, what="the write, waiting for a connection")
             leading = False
         assert isinstance(queued.result(), WriteGuardError)
-        assert asked == [True, False]
+        assert guard_calls == [True, False]
         assert not (await Client(transport).list(CONFIG_MAPS, namespace=namespace)).items
 
 

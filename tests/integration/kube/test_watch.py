@@ -18,16 +18,16 @@ from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import ObjectKey, key_of
 from tests.integration.kube.kinds import CONFIG_MAPS, TRAIN_JOBS, config_map, resource
 
-TOLD_WITHIN = 30.0
+DELIVERED_WITHIN = 30.0
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent]:
-    async with asyncio.timeout(TOLD_WITHIN):
+    async with asyncio.timeout(DELIVERED_WITHIN):
         return [await anext(events) for _ in range(count)]
 
 
 async def read_all(chunks: AsyncIterator[bytes]) -> bytes:
-    async with asyncio.timeout(TOLD_WITHIN):
+    async with asyncio.timeout(DELIVERED_WITHIN):
         return b"".join([chunk async for chunk in chunks])
 
 
@@ -84,27 +84,27 @@ async def test_initial_events_end_with_a_bookmark_and_live_events_follow(
     assert live == [Upserted(later, added=True)]
 
 
-async def told_by_a_short_watch(client: Client, namespace: str) -> list[WatchEvent]:
-    """All that it tells up to its end, while something happens in another namespace."""
+async def events_of_a_short_watch(client: Client, namespace: str) -> list[WatchEvent]:
+    """All events up to the end of the watch, while another namespace changes."""
     elsewhere = ObjectKey("default", f"elsewhere-{namespace}")
     since = await version_now(client, namespace)
     async with client.watch(
         CONFIG_MAPS, namespace=namespace, resource_version=since, timeout_seconds=10
     ) as events:
         await client.create(CONFIG_MAPS, config_map(*elsewhere))
-        async with asyncio.timeout(TOLD_WITHIN):
+        async with asyncio.timeout(DELIVERED_WITHIN):
             received = [event async for event in events]
     await client.delete(CONFIG_MAPS, elsewhere)
     return received
 
 
 async def test_watch_ends_after_a_bookmark(client: Client, namespace: str) -> None:
-    told = await told_by_a_short_watch(client, namespace)
+    delivered = await events_of_a_short_watch(client, namespace)
     for _ in range(2):
         # It is due two seconds before the end: a server that is held up just then leaves it out.
-        told = told or await told_by_a_short_watch(client, namespace)
-    assert told, "a bookmark before the watch ends"
-    for event in told:
+        delivered = delivered or await events_of_a_short_watch(client, namespace)
+    assert delivered, "a bookmark before the watch ends"
+    for event in delivered:
         assert isinstance(event, Bookmark)
         assert not event.initial_events_end
 
@@ -165,4 +165,6 @@ async def test_a_stream_has_a_deadline_of_its_own(transport: HttpTransport, name
             return False
         return True
 
-    await until(passes_while_it_is_read, within=2 * TOLD_WITHIN, what="the deadline while reading")
+    await until(
+        passes_while_it_is_read, within=2 * DELIVERED_WITHIN, what="the deadline while reading"
+    )

@@ -75,7 +75,7 @@ class Site:
         }
 
     async def webhooks(self) -> list[dict[str, Any]]:
-        """What the configuration says now."""
+        """The current content of the configuration."""
         found = await self.api.get(f"{HOOKS}/{self.configuration}")
         webhooks: list[dict[str, Any]] = found["webhooks"]
         return webhooks
@@ -95,7 +95,7 @@ class Site:
         return {name: b64decode(value) for name, value in data.items()}
 
     async def put_secret(self, content: Content) -> None:
-        """Let the Secret hold this, as somebody with kubectl would."""
+        """Replace the content of the Secret, as with kubectl."""
         manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -132,16 +132,16 @@ class Replica:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        return await self._greet(context)
+        return await self._handshake(context)
 
     async def is_trusted(self) -> bool:
         """Whether those who have any of the bundles trust it, by the name they call it."""
         for bundle in await self.site.bundles():
-            if not bundle or await self._greet(_trusting(bundle)) is None:
+            if not bundle or await self._handshake(_trusting(bundle)) is None:
                 return False
         return True
 
-    async def _greet(self, context: ssl.SSLContext) -> x509.Certificate | None:
+    async def _handshake(self, context: ssl.SSLContext) -> x509.Certificate | None:
         try:
             _, writer = await asyncio.open_connection(
                 "127.0.0.1", self.port, ssl=context, server_hostname=self.site.host
@@ -152,7 +152,7 @@ class Replica:
         writer.transport.abort()  # a polite end may outlast the event loop
         return x509.load_der_x509_certificate(shown)
 
-    async def wait_well(self) -> None:
+    async def wait_ready(self) -> None:
         """Return when all is well, and it shows what is in the Secret."""
 
         async def well() -> bool:

@@ -2,7 +2,7 @@
 
     python elector.py KUBECONFIG NAMESPACE IDENTITY LEASE_DURATION
 
-Each write is a ConfigMap of its own, which says who wrote it and when. SIGTERM ends it cleanly;
+Each write is a ConfigMap of its own, which records writer and time. SIGTERM ends it cleanly;
 SIGUSR1 makes its event loop stall for good.
 """
 
@@ -28,7 +28,7 @@ from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signal
 CONFIG_MAPS: Resource[Manifest] = Resource(
     "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=unstructured
 )
-BEAT = "beat"  # the object that is reconciled
+HEARTBEAT = "beat"  # the object that is reconciled
 EVERY = 0.02
 
 
@@ -65,9 +65,9 @@ def manager_of(
         retry_period=1,
     )
     client = Client(transport, write_guard=lambda: election.is_leading)
-    only_the_beat = f"metadata.name={BEAT}"
+    heartbeat_selector = f"metadata.name={HEARTBEAT}"
     informer = Informer(
-        client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=only_the_beat
+        client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=heartbeat_selector
     )
     cache.add(informer)
     controller = Controller("writer", Writer(client, identity), clock=clock)
@@ -76,7 +76,7 @@ def manager_of(
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, lease_duration: str) -> None:
-    """Lead, if possible, until told to stop."""
+    """Run for election, and lead, until stopped."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 600)
     connection = await load_connection(Path(kubeconfig))
     async with HttpTransport(connection, user_agent="elector/1") as transport:

@@ -53,7 +53,7 @@ REQUESTS = 12_000
 AT_ONCE = 8
 WARM = REQUESTS // 3  # when caches, pools and the like have the size that they keep
 GROWTH = 1.15
-IMPATIENT = Limits(silent_within=3.0, headers_within=3.0, body_within=1.0, drain_within=0.2)
+SHORT_LIMITS = Limits(silent_within=3.0, headers_within=3.0, body_within=1.0, drain_within=0.2)
 JOBS = webhook_path(TRAIN_JOBS)
 RUNTIMES = webhook_path(CLUSTER_TRAINING_RUNTIMES)
 
@@ -85,7 +85,7 @@ def originals() -> Iterator[tuple[str, Review]]:
 
 
 @dataclass
-class House:
+class FuzzedServer:
     """The server, and what it has noticed."""
 
     server: WebServer
@@ -100,7 +100,7 @@ class House:
 
     @property
     def broken_rules(self) -> set[tuple[str, str]]:
-        """The rules that somebody was refused for, by kind."""
+        """The rules of all denials, by kind."""
         return {
             (sample.labels["kind"], sample.labels["rule"])
             for family in self.metrics.registry.collect()
@@ -118,7 +118,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
+async def fuzzed_server(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[FuzzedServer]:
     """The server with all validators, as the manager has them."""
     clock, metrics = SystemClock(), Metrics()
     framework = load_framework()
@@ -134,10 +134,10 @@ async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
     tls = self_signed(clock.now())
     server = WebServer("webhooks", "127.0.0.1:0", handler, tls=tls, limits=limits)
     async with running(server, budget=Budget(clock, 10)):
-        yield House(server, metrics)
+        yield FuzzedServer(server, metrics)
 
 
-def only_trouble(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def only_failures(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Passes on what a person would have to look at; keeping all would look like a leak."""
     if event.get("exc_info") or method in ("error", "exception", "critical"):
         return event
@@ -145,10 +145,10 @@ def only_trouble(_: Any, method: str, event: MutableMapping[str, Any]) -> Mutabl
 
 
 @contextmanager
-def no_trouble(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def no_failures(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Nothing in the block may log an error or a traceback, neither we nor the libraries."""
     caplog.set_level(logging.WARNING)
-    with capture_logs(processors=[only_trouble]) as logs:
+    with capture_logs(processors=[only_failures]) as logs:
         yield
     assert logs == []
     assert [record.getMessage() for record in caplog.records] == []
@@ -184,7 +184,7 @@ def check(reply: Reply, body: bytes) -> None:
         assert reply.body.count(b"\n") == 1, (reply, body[:2000])
 
 
-def odd_request(rng: random.Random, path: str, body: bytes) -> bytes:  # noqa: PLR0911
+def malformed_request(rng: random.Random, path: str, body: bytes) -> bytes:  # noqa: PLR0911
     """The body in a request that may be wrong in itself."""
     match rng.randrange(20):
         case 0:
@@ -211,8 +211,8 @@ def odd_request(rng: random.Random, path: str, body: bytes) -> bytes:  # noqa: P
 class Fuzzer:
     """Sends requests over some connections at a time, and looks at every answer."""
 
-    def __init__(self, house_: House) -> None:
-        self._house = house_
+    def __init__(self, fuzzed: FuzzedServer) -> None:
+        self._server = fuzzed
         self._rng = random.Random(SEED)  # noqa: S311
         self._mutations = Mutations(self._rng)
         self._originals = list(originals())
@@ -226,7 +226,7 @@ class Fuzzer:
                 group.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        wire = await self._house.wire()
+        wire = await self._server.wire()
         try:
             while self._left > 0:
                 self._left -= 1
@@ -235,16 +235,16 @@ class Fuzzer:
                 reply = await self._send_one(wire)
                 if reply is None or reply.is_last:
                     wire.abort()
-                    wire = await self._house.wire()
+                    wire = await self._server.wire()
         finally:
             wire.abort()
 
     async def _send_one(self, wire: RawTlsConnection) -> Reply | None:
         path, original = self._rng.choice(self._originals)
         body = self._mutations.body(original)
-        request = odd_request(self._rng, path, body)
+        request = malformed_request(self._rng, path, body)
         await wire.send(request)
-        if request.startswith(b"HEAD"):  # the answer has no body, whatever it says
+        if request.startswith(b"HEAD"):  # the answer has no body, whatever its headers
             return None
         reply = await wire.reply()
         assert reply is not None, request[:2000]
@@ -262,8 +262,8 @@ def resident() -> int:
 async def test_any_request_gets_a_review_or_a_4xx(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with no_trouble(caplog):
-        async with house() as server:
+    with no_failures(caplog):
+        async with fuzzed_server() as server:
             fuzzer = Fuzzer(server)
             await fuzzer.run()
             assert await server.is_well()
@@ -290,8 +290,8 @@ GOOD = orjson.dumps(review())
 async def test_too_large_bodies_are_rejected_in_every_transfer_encoding(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with no_trouble(caplog):
-        async with house() as server:
+    with no_failures(caplog):
+        async with fuzzed_server() as server:
             for request in (
                 post(JOBS, b" " * HUGE),
                 chunked(JOBS, [b" " * 65536] * (HUGE // 65536 + 1)),
@@ -323,8 +323,8 @@ def unfinished() -> Iterator[bytes]:
 
 
 async def test_requests_that_never_end_are_closed(caplog: pytest.LogCaptureFixture) -> None:
-    with no_trouble(caplog):
-        async with house(IMPATIENT) as server:
+    with no_failures(caplog):
+        async with fuzzed_server(SHORT_LIMITS) as server:
 
             async def begin(request: bytes) -> RawTlsConnection:
                 wire = await server.wire()
@@ -344,8 +344,8 @@ async def test_requests_that_never_end_are_closed(caplog: pytest.LogCaptureFixtu
 
 
 async def test_disconnected_clients_are_released(caplog: pytest.LogCaptureFixture) -> None:
-    with no_trouble(caplog):
-        async with house() as server:
+    with no_failures(caplog):
+        async with fuzzed_server() as server:
             for request in (*unfinished(), post(JOBS, GOOD), post(JOBS, GOOD) * 3):
                 dropped, half = await server.wire(), await server.wire()
                 await dropped.send(request)
@@ -361,8 +361,8 @@ async def test_bytes_that_are_not_tls_or_http_do_not_affect_other_clients(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rng = random.Random(SEED)  # noqa: S311
-    with no_trouble(caplog):
-        async with house() as server:
+    with no_failures(caplog):
+        async with fuzzed_server() as server:
             for _ in range(50):
                 plain = await open_raw_connection(server.server.port, None)
                 await plain.send(rng.choice((post(JOBS, GOOD), b"\x16\x03\x01", rng.randbytes(99))))

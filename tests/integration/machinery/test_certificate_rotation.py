@@ -54,7 +54,7 @@ class TestTheFirstStart:
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             assert await one.is_trusted()
             assert one.serving.missing() is None
         held = await site.content()
@@ -66,16 +66,16 @@ class TestTheFirstStart:
         await site.put_secret({})
         uid = (await site.api.get(site.secret_path))["metadata"]["uid"]
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             assert await one.is_trusted()
         assert (await site.api.get(site.secret_path))["metadata"]["uid"] == uid
 
-    @pytest.mark.parametrize("is_there", [False, True], ids=["no secret", "empty secret"])
+    @pytest.mark.parametrize("exists", [False, True], ids=["no secret", "empty secret"])
     async def test_of_several_at_once_makes_one_pair(
-        self, site: Site, control_plane: ControlPlane, is_there: bool
+        self, site: Site, control_plane: ControlPlane, exists: bool
     ) -> None:
         since = await version_now(site.api)
-        if is_there:
+        if exists:
             await site.put_secret({})
         async with AsyncExitStack() as stack:
             several = [
@@ -83,7 +83,7 @@ class TestTheFirstStart:
                 for _ in range(4)
             ]
             for each in several:
-                await each.wait_well()
+                await each.wait_ready()
                 assert await each.is_trusted()
             assert len({await each.shown() for each in several}) == 1
         key = ObjectKey(site.namespace, SECRET)
@@ -95,11 +95,11 @@ class TestTheFirstStart:
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             first = await one.shown()
         version = (await site.api.get(site.secret_path))["metadata"]["resourceVersion"]
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             assert await one.shown() == first
         assert (await site.api.get(site.secret_path))["metadata"]["resourceVersion"] == version
 
@@ -107,8 +107,8 @@ class TestTheFirstStart:
 CLOCK = SystemClock()
 
 
-def pair_of(made: Pair) -> Content:
-    return {CERTIFICATE: made.pem, KEY: made.key_pem}
+def pair_of(pair: Pair) -> Content:
+    return {CERTIFICATE: pair.pem, KEY: pair.key_pem}
 
 
 def expired(site: Site) -> Content:
@@ -147,7 +147,7 @@ async def test_a_damaged_secret_is_repaired_at_once(
     site: Site, control_plane: ControlPlane, damage: Damage
 ) -> None:
     async with replica(site, control_plane.kubeconfig) as one:
-        await one.wait_well()
+        await one.wait_ready()
         held = await site.content()
         await site.put_secret({**held, **damage(authority_in(held), site)})
 
@@ -157,7 +157,7 @@ async def test_a_damaged_secret_is_repaired_at_once(
         await until(repaired, within=SOON, what="the Secret being good again")
         assert await one.is_trusted(), "what was shown before, or what came after"
     async with replica(site, control_plane.kubeconfig) as another:
-        await another.wait_well()
+        await another.wait_ready()
         assert await another.is_trusted()
 
 
@@ -166,7 +166,7 @@ async def test_a_secret_that_was_damaged_before_the_start_is_repaired(
 ) -> None:
     await site.put_secret(DAMAGES["garbage everywhere"](authority(CLOCK.now()), site))
     async with replica(site, control_plane.kubeconfig) as one:
-        await one.wait_well()
+        await one.wait_ready()
         assert await one.is_trusted()
 
 
@@ -174,7 +174,7 @@ async def test_deleted_secret_is_recreated_without_failed_calls(
     site: Site, control_plane: ControlPlane
 ) -> None:
     async with replica(site, control_plane.kubeconfig) as one:
-        await one.wait_well()
+        await one.wait_ready()
         before = await one.shown()
         await site.api.delete(site.secret_path)
 
@@ -191,10 +191,10 @@ class TestTheBundle:
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             for _ in range(3):
                 await site.register()  # as `helm upgrade` does, with none in the manifest
-                await one.wait_well()
+                await one.wait_ready()
             assert await one.is_trusted()
 
     async def test_is_written_into_a_configuration_created_later(
@@ -208,11 +208,11 @@ class TestTheBundle:
 
             await until(shown, within=SOON, what="a certificate with no configuration")
             await site.register()
-            await one.wait_well()
+            await one.wait_ready()
             assert await one.is_trusted()
             await site.unregister()
             await site.register()
-            await one.wait_well()
+            await one.wait_ready()
 
     async def test_of_another_webhook_is_not_modified(
         self, site: Site, control_plane: ControlPlane
@@ -220,7 +220,7 @@ class TestTheBundle:
         await site.register(site.webhook("third", "another-service"))
         before = await site.webhooks()
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             after = await site.webhooks()
         for ours in after[:2]:
             assert ours["clientConfig"].pop("caBundle")
@@ -243,9 +243,9 @@ class ServingObserver:
     A look that takes too long says nothing: the bundle may be older by then than is promised.
     """
 
-    def __init__(self, replicas: list[Replica], promised: float) -> None:
+    def __init__(self, replicas: list[Replica], settled_after: float) -> None:
         self._replicas = replicas
-        self._promised = promised
+        self._settled_after = settled_after
         self.looks = 0
         self.untrusted: list[int] = []
         self.not_ready: list[str] = []
@@ -258,15 +258,15 @@ class ServingObserver:
                 self.not_ready += [] if missing is None else [missing]
                 began = now()
                 is_trusted = await each.is_trusted()
-                if now() - began < self._promised:
+                if now() - began < self._settled_after:
                     self.looks += 1
                     self.untrusted += [] if is_trusted else [number]
 
 
-async def watched(witness: ServingObserver, doing: Callable[[], Awaitable[None]]) -> None:
+async def observed(observer: ServingObserver, action: Callable[[], Awaitable[None]]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(witness())
-        await doing()
+        watching = tasks.create_task(observer())
+        await action()
         watching.cancel()
 
 
@@ -284,7 +284,7 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
         ]
         for each in replicas:
             await until(each.is_trusted, within=SOON, what="the old certificate being trusted")
-        witness = ServingObserver(replicas, promised=SETTLED_AFTER / TIMES)
+        observer = ServingObserver(replicas, settled_after=SETTLED_AFTER / TIMES)
         stages: list[int] = []
 
         async def rotated() -> None:
@@ -296,11 +296,11 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
             within = SOON + (OVERLAP + SETTLED_AFTER) / TIMES
             await until(alone, within=within, what="the old authority having gone")
             for each in replicas:
-                await each.wait_well()
+                await each.wait_ready()
 
-        await watched(witness, rotated)
+        await observed(observer, rotated)
         shown = {await each.shown() for each in replicas}
-    assert (witness.untrusted, witness.not_ready, witness.looks > 20) == ([], [], True)
+    assert (observer.untrusted, observer.not_ready, observer.looks > 20) == ([], [], True)
     assert set(stages) == {1, 2}
     assert len(shown) == 1
 
@@ -372,9 +372,9 @@ class TestWithFewRights:
         await site.put_secret({})
         with capture_logs() as logs:
             async with replica(site, control_plane.kubeconfig_for(user)) as one:
-                await one.wait_well()
+                await one.wait_ready()
                 await site.register()
-                await one.wait_well()
+                await one.wait_ready()
                 assert await one.is_trusted()
         assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -386,10 +386,10 @@ class TestWithFewRights:
         await site.put_secret({})
         async with replica(site, control_plane.kubeconfig_for(user)) as one:
 
-            async def told() -> bool:
+            async def is_reported() -> bool:
                 return "does not trust the certificate's authority" in (one.serving.missing() or "")
 
-            await until(told, within=SOON, what="the distrust being told")
+            await until(is_reported, within=SOON, what="the untrusted certificate being reported")
             assert await one.shown() is not None
             await permit(site, user)
 
@@ -407,20 +407,20 @@ class TestWithFewRights:
         await permit(site, user)
         async with replica(site, control_plane.kubeconfig_for(user)) as one:
 
-            async def told() -> bool:
+            async def is_reported() -> bool:
                 return "cannot be created" in (one.serving.missing() or "")
 
-            await until(told, within=SOON, what="the trouble being told")
+            await until(is_reported, within=SOON, what="the failure being reported")
             assert await one.shown() is None
             await site.put_secret({})
-            await one.wait_well()
+            await one.wait_ready()
 
 
 async def test_no_private_key_is_ever_logged(site: Site, control_plane: ControlPlane) -> None:
     keys: set[bytes] = set()
     with capture_logs() as logs:
         async with replica(site, control_plane.kubeconfig) as one:
-            await one.wait_well()
+            await one.wait_ready()
             for damage in ("wrong key", "garbage everywhere"):
                 held = await site.content()
                 keys |= {held[CA_KEY], held[KEY]}
@@ -430,9 +430,9 @@ async def test_no_private_key_is_ever_logged(site: Site, control_plane: ControlP
                 )
         held = await site.content()
         keys |= {held[CA_KEY], held[KEY]}
-    said = repr(logs)
-    assert "certificate_renewed" in said
-    assert "PRIVATE KEY" not in said
+    text = repr(logs)
+    assert "certificate_renewed" in text
+    assert "PRIVATE KEY" not in text
     for key in keys:
         for line in key.decode().splitlines()[1:-1]:
-            assert line not in said
+            assert line not in text

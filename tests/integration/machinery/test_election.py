@@ -109,8 +109,8 @@ class Elector:
         async with asyncio.timeout(ANY_MOMENT):
             return await self._process.wait()
 
-    def fell_silent_at(self) -> float:
-        """When it said its last word, by the clock of `now`."""
+    def last_write_at(self) -> float:
+        """The time of its last write, by the clock of `now`."""
         ago = time.clock_gettime(time.CLOCK_REALTIME) - self._log.stat().st_mtime
         return now() - ago
 
@@ -126,11 +126,11 @@ async def elector(
             *(sys.executable, str(ELECTOR), *arguments), stdout=out, stderr=out
         )
 
-    async def asks() -> bool:
+    async def has_requested() -> bool:
         return "lease_waiting" in log.read_text()
 
     try:
-        await until(asks, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
+        await until(has_requested, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
         yield Elector(process, log)
     finally:
         if process.returncode is None:
@@ -146,8 +146,8 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
 
 @pytest.fixture
 async def journal(api: ApiClient, namespace: str) -> Journal:
-    beat = {"metadata": {"name": "beat", "namespace": namespace}}
-    await api.create({"apiVersion": "v1", "kind": "ConfigMap", **beat})
+    heartbeat = {"metadata": {"name": "beat", "namespace": namespace}}
+    await api.create({"apiVersion": "v1", "kind": "ConfigMap", **heartbeat})
     return Journal(api, namespace)
 
 
@@ -199,27 +199,27 @@ async def stop_while_a_write_waits(leader: Elector, proxy: FaultProxy) -> None:
     """
     proxy.inject(COME_AGAIN, is_write)
 
-    async def turned_away() -> bool:
+    async def is_rejected() -> bool:
         return proxy.faults_left == 0
 
-    await until(turned_away, within=ANY_MOMENT, what="a write being turned away")
+    await until(is_rejected, within=ANY_MOMENT, what="a write being turned away")
     leader.send(signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("hears_of_the_lease", [False, True], ids=["deaf", "hearing"])
+@pytest.mark.parametrize("sees_the_lease", [False, True], ids=["deaf", "hearing"])
 async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
     start: Start,
     journal: Journal,
     proxy: FaultProxy,
     lease_spec: Callable[[], Awaitable[dict[str, object]]],
-    hears_of_the_lease: bool,
+    sees_the_lease: bool,
 ) -> None:
     first = await start("first")
     await journal.first_of("first")
     await start("second")
     await stop_while_a_write_waits(first, proxy)
     await journal.first_of("second")
-    if not hears_of_the_lease:
+    if not sees_the_lease:
         # No answer will tell it what has happened: it must know from the clock. Its writes would
         # get through all the same.
         proxy.inject(Stall(), is_of_the_lease, times=1000)
@@ -239,8 +239,8 @@ async def test_leader_with_stalled_loop_exits_before_another_leads(
     await start("second")
     first.send(signal.SIGUSR1)
     assert await first.ended() == 1
-    # When it ended by its own account: we may hear of it later than others lead.
-    assert first.fell_silent_at() < (await journal.first_of("second")).at
+    # Its own last write: the test may see its end after the next leader starts.
+    assert first.last_write_at() < (await journal.first_of("second")).at
     assert await journal.overlap("first", "second") == []
 
 
@@ -256,7 +256,7 @@ async def test_clean_exit_releases_the_lease_before_it_expires(
     await start("second")
     first.send(signal.SIGTERM)
     assert await first.ended() == 0
-    left_at = now()
+    stopped_at = now()
     assert (await lease_spec())["holderIdentity"] in ("", "second")
-    assert (await journal.first_of("second")).at - left_at < lease_duration
+    assert (await journal.first_of("second")).at - stopped_at < lease_duration
     assert await journal.overlap("first", "second") == []

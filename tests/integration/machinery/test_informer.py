@@ -1,4 +1,4 @@
-"""Informers against the real API server: what is there, what changes, and who is told."""
+"""Informers against the real API server: initial objects, changes and notified handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,10 +86,10 @@ async def test_updates_and_deletes_carry_the_old_object(
         await server.put("a", x="2")
         await server.delete("a")
 
-        async def all_told() -> bool:
+        async def all_notified() -> bool:
             return len(witness.events) == 3
 
-        await until(all_told, within=30, what="three changes")
+        await until(all_notified, within=30, what="three changes")
     data = [
         (each.old and each.old.object["data"]["x"], each.new and each.new.object["data"]["x"])
         for each in witness.events
@@ -172,7 +172,7 @@ async def test_only_selected_objects_are_cached(
 
         await until(one, within=30, what="only one red one")
         assert [each["metadata"]["name"] for each in informer.list()] == ["c"]
-    assert witness.contradictions == []
+    assert witness.inconsistencies == []
 
 
 async def test_filtered_objects_are_neither_cached_nor_delivered(

@@ -33,17 +33,17 @@ EXPIRED = status_answer(410, "Expired")
 STREAMS_NO_LISTS = status_answer(422, "Invalid")
 SOON = 30.0
 LONGEST_DELAY = 60.0  # who sleeps longer guards a watch
-A_SILENCE = 121.0
+SILENT_SECONDS = 121.0
 
 
-class LaboriousClock(FakeClock):
+class PausableClock(FakeClock):
     """Work seems to take long by it: who works lets others run at each occasion."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.work_goes_on = asyncio.Event()
-        self.work_goes_on.set()
-        self.held_up = 0  # how many have let others run, and have to wait now
+        self.resumed = asyncio.Event()
+        self.resumed.set()
+        self.paused = 0  # how many have let others run, and have to wait now
 
     def monotonic(self) -> float:
         self._time += 0.006
@@ -52,9 +52,9 @@ class LaboriousClock(FakeClock):
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds)
         if not seconds:
-            self.held_up += 1
-            await self.work_goes_on.wait()
-            self.held_up -= 1
+            self.paused += 1
+            await self.resumed.wait()
+            self.paused -= 1
 
 
 async def happens(condition: Callable[[], bool], what: str) -> None:
@@ -64,7 +64,7 @@ async def happens(condition: Callable[[], bool], what: str) -> None:
     await until(check, within=SOON, what=what, every=0.001)
 
 
-class Stage:
+class Environment:
     """A client behind a proxy, whose answers are counted."""
 
     def __init__(self, server: Server, proxy: FaultProxy) -> None:
@@ -91,53 +91,53 @@ class Stage:
         return bool(requests) and requests[-1].is_watch and self._answers == len(requests)
 
 
-class Play:
+class Scenario:
     """All that can happen to an informer, in one story."""
 
-    def __init__(self, client: Client, stage: Stage, number: int) -> None:
-        self._stage = stage
-        self._news = {"play": str(number)}  # what an earlier one left behind is none
-        self._clock = LaboriousClock()
+    def __init__(self, client: Client, environment: Environment, number: int) -> None:
+        self._environment = environment
+        self._data = {"play": str(number)}  # what an earlier one left behind is none
+        self._clock = PausableClock()
         self.informer = Informer(
-            client, CONFIG_MAPS, clock=self._clock, namespace=stage.server.namespace
+            client, CONFIG_MAPS, clock=self._clock, namespace=environment.server.namespace
         )
-        self.informer.add_handler(self._bring_another)
+        self.informer.add_handler(self._add_second_handler)
         self._is_alone = True
 
-    def _bring_another(self, change: ObjectEvent[Manifest]) -> None:
-        """Let a handler come in the middle of a list's objects being told."""
+    def _add_second_handler(self, change: ObjectEvent[Manifest]) -> None:
+        """Add a handler while the objects of a list are being delivered."""
         if self._is_alone:
             self._is_alone = False
             self.informer.add_handler(RecordingHandler())
 
     @property
-    def _knows_the_news(self) -> bool:
-        news = self.informer.get(self._stage.server.key("news"))
-        return news is not None and news["data"] == self._news
+    def _has_latest_data(self) -> bool:
+        latest = self.informer.get(self._environment.server.key("news"))
+        return latest is not None and latest["data"] == self._data
 
     async def perform(self) -> None:
         """From the first list to a watch that is thought dead."""
         await self.informer.wait_synced()
-        await self._news_while_somebody_is_told()
-        await self._stage.server.delete("news")
-        await happens(lambda: not self._knows_the_news, "the delete being heard of")
+        await self._update_during_delivery()
+        await self._environment.server.delete("news")
+        await happens(lambda: not self._has_latest_data, "the delete being heard of")
         await self._expiry()
-        await self._silence()
+        await self._stay_silent()
 
-    async def _news_while_somebody_is_told(self) -> None:
+    async def _update_during_delivery(self) -> None:
         await at_rest()
-        self._clock.work_goes_on.clear()
+        self._clock.resumed.clear()
         self.informer.add_handler(RecordingHandler())
-        await happens(lambda: self._clock.held_up == 1, "the first object being told")
-        await self._stage.server.put("news", **self._news)
-        await happens(lambda: self._clock.held_up == 2, "the news being read")
+        await happens(lambda: self._clock.paused == 1, "the first object being told")
+        await self._environment.server.put("news", **self._data)
+        await happens(lambda: self._clock.paused == 2, "the news being read")
         await at_rest()
-        self._clock.work_goes_on.set()
-        await happens(lambda: self._knows_the_news, "the news being heard of")
+        self._clock.resumed.set()
+        await happens(lambda: self._has_latest_data, "the news being heard of")
 
     async def _expiry(self) -> None:
         """The watch is cut and cannot be resumed; the new list has to be read in pages."""
-        proxy = self._stage.proxy
+        proxy = self._environment.proxy
         proxy.inject(EXPIRED, lambda request: request.is_watch)
         proxy.inject(STREAMS_NO_LISTS, lambda request: request.is_watch)
         before = len(proxy.requests)
@@ -149,46 +149,47 @@ class Play:
             if delays:  # no further than that, or a request under way would be given up
                 await self._clock.advance(min(delays))
             is_listed = any(each.is_list for each in proxy.requests[before:])
-            return is_listed and self._stage.is_watched
+            return is_listed and self._environment.is_watched
 
         await until(is_over, within=SOON, what="another watch", every=0.001)
 
-    async def _silence(self) -> None:
-        """Nothing is heard, so the server is asked for its version, and watched again."""
+    async def _stay_silent(self) -> None:
+        """Nothing arrives, so the informer reads the server's version and watches again."""
         await at_rest()
-        before = len(self._stage.proxy.requests)
-        await self._clock.advance(A_SILENCE)
+        before = len(self._environment.proxy.requests)
+        await self._clock.advance(SILENT_SECONDS)
 
         def is_over() -> bool:
-            requests = self._stage.proxy.requests[before:]
+            requests = self._environment.proxy.requests[before:]
             return (
-                any("fieldSelector" in each.query for each in requests) and self._stage.is_watched
+                any("fieldSelector" in each.query for each in requests)
+                and self._environment.is_watched
             )
 
         await happens(is_over, "a watch after a version")
 
 
-async def perform(play: Play, canceller: Canceller) -> bool:
+async def perform(scenario: Scenario, canceller: Canceller) -> bool:
     """Run the informer through the play; whether it was cancelled, which ends both."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(canceller.run(run_and_wait(play.informer, stop)))
-        playing = group.create_task(play.perform())
-        striking = group.create_task(canceller.has_struck.wait())
-        await asyncio.wait((playing, striking), return_when=asyncio.FIRST_COMPLETED)
-        if playing.done():
+        work = group.create_task(canceller.run(run_and_wait(scenario.informer, stop)))
+        scenario_task = group.create_task(scenario.perform())
+        cancelling = group.create_task(canceller.has_cancelled.wait())
+        await asyncio.wait((scenario_task, cancelling), return_when=asyncio.FIRST_COMPLETED)
+        if scenario_task.done():
             stop.set()
-        playing.cancel()
-        striking.cancel()
+        scenario_task.cancel()
+        cancelling.cancel()
         await asyncio.wait((work,), timeout=SOON)
         runs_on = [task.get_name() for task in canceller.still_running]
         await canceller.end_by_force()
-    assert runs_on == [], f"cancelled at {canceller.struck_at}"
+    assert runs_on == [], f"cancelled at {canceller.cancelled_at}"
     return work.cancelled()
 
 
 async def run_and_wait(informer: Informer[Manifest], stop: asyncio.Event) -> None:
-    """Run it, and have somebody wait for it."""
+    """Run it, and have a task wait for it."""
     async with asyncio.TaskGroup() as group:
         group.create_task(informer.run(lambda: None, stop))
         group.create_task(informer.wait_synced())
@@ -207,28 +208,28 @@ def server(api: ApiClient, namespace: str) -> Server:
 
 
 @pytest.fixture
-async def complaints() -> list[dict[str, Any]]:
-    """What the event loop is told of errors that nobody has looked at."""
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(about))
-    return told
+async def collect_errors() -> list[dict[str, Any]]:
+    """Errors of tasks that were never retrieved, as reported to the event loop."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: errors.append(about))
+    return errors
 
 
 async def test_a_canceller_strikes_wherever_a_task_or_one_of_its_tasks_waits() -> None:
-    struck: set[str] = set()
+    interrupted: set[str] = set()
 
-    async def wait_twice(name: str) -> None:
+    async def wait_two_times(name: str) -> None:
         for n in range(2):
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
-                struck.add(f"{name} {n}")
+                interrupted.add(f"{name} {n}")
                 raise
 
     async def work() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(wait_twice("child"))
-            await wait_twice("parent")
+            group.create_task(wait_two_times("child"))
+            await wait_two_times("parent")
 
     tried: set[Wait] = set()
     with watched_tasks():
@@ -236,10 +237,10 @@ async def test_a_canceller_strikes_wherever_a_task_or_one_of_its_tasks_waits() -
             canceller = Canceller(tried)
             async with asyncio.TaskGroup() as group:
                 group.create_task(canceller.run(work()))
-            if canceller.struck_at is None:
+            if canceller.cancelled_at is None:
                 break
-            tried.add(canceller.struck_at)
-    assert struck == {"parent 0", "parent 1", "child 0", "child 1"}
+            tried.add(canceller.cancelled_at)
+    assert interrupted == {"parent 0", "parent 1", "child 0", "child 1"}
     assert len(tried) == 5, "the parent waits for its child besides"
 
 
@@ -275,17 +276,17 @@ def never_waited_at(tried: Set[Wait]) -> list[str]:
 
 
 async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_start(
-    proxy: FaultProxy, server: Server, complaints: list[dict[str, Any]]
+    proxy: FaultProxy, server: Server, collect_errors: list[dict[str, Any]]
 ) -> None:
     for name in ("a", "b", "c"):
         await server.put(name)
     tried: set[Wait] = set()
     while True:
-        stage, canceller = Stage(server, proxy), Canceller(tried)
-        async with stage.connected() as client:
+        environment, canceller = Environment(server, proxy), Canceller(tried)
+        async with environment.connected() as client:
             with watched_tasks():
-                was_cancelled = await perform(Play(client, stage, len(tried)), canceller)
-            wait = canceller.struck_at
+                was_cancelled = await perform(Scenario(client, environment, len(tried)), canceller)
+            wait = canceller.cancelled_at
             assert was_cancelled == (wait is not None), f"{wait}"
             # Before the client closes what it has: the informer is to leave no watch to it.
             await happens(lambda: not proxy.open_connections, f"hanging up after {wait}")
@@ -294,5 +295,5 @@ async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_s
         if wait is None:
             break
         tried.add(wait)
-    assert complaints == []
+    assert collect_errors == []
     assert never_waited_at(tried) == []

@@ -71,14 +71,14 @@ def is_any(request: ProxiedRequest) -> bool:
 async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
     async with running_proxy(control_plane, tmp_path) as proxy:
         yield proxy
-        await nobody_is_connected(proxy)
+        await no_connections(proxy)
 
 
-async def nobody_is_connected(proxy: FaultProxy) -> None:
-    async def nobody() -> bool:
+async def no_connections(proxy: FaultProxy) -> None:
+    async def closed() -> bool:
         return proxy.open_connections == 0
 
-    await until(nobody, within=30, what="the end of all connections")
+    await until(closed, within=30, what="the end of all connections")
 
 
 async def one_watches(proxy: FaultProxy) -> None:
@@ -93,7 +93,7 @@ def server(api: ApiClient, namespace: str) -> Server:
     return Server(api, namespace)
 
 
-class Scene:
+class Cluster:
     """An informer behind a proxy, and a witness."""
 
     def __init__(
@@ -116,8 +116,8 @@ class Scene:
     async def agreement(self, within: float = 15) -> None:
         await agreement(self.informer, self.server, self.witness, within, self._reading)
 
-    async def behind_its_back(self) -> None:
-        """Change things while the informer hears nothing: one new, one changed, one gone."""
+    async def change_while_disconnected(self) -> None:
+        """Change objects while the informer is disconnected: one new, one changed, one deleted."""
         self.proxy.stall_all()
         await self.server.put("new", x="1")
         await self.server.put("changed", x="2")
@@ -125,9 +125,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(
+async def cluster_with(
     proxy: FaultProxy, server: Server, times: float = 5, reading: Reading = EVERYTHING
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[Cluster]:
     """A running informer; time runs faster for it, so that it waits seconds and not minutes.
 
     Not much faster where requests are counted: it asks once more when it has heard nothing for 75
@@ -135,30 +135,32 @@ async def scene(
     """
     clock = FastClock(times)
     async with connected(proxy.kubeconfig) as client:
-        made = Scene(proxy, server, client, clock, reading)
-        async with running(made.informer):
-            yield made
+        result = Cluster(proxy, server, client, clock, reading)
+        async with running(result.informer):
+            yield result
 
 
 @asynccontextmanager
-async def synced_scene(proxy: FaultProxy, server: Server, times: float = 5) -> AsyncIterator[Scene]:
+async def synced_cluster(
+    proxy: FaultProxy, server: Server, times: float = 5
+) -> AsyncIterator[Cluster]:
     """The same with some objects, which it has seen."""
     for name in ("same", "changed", "gone"):
         await server.put(name, x="1")
-    async with scene(proxy, server, times) as made:
-        await made.agreement()
-        yield made
+    async with cluster_with(proxy, server, times) as result:
+        await result.agreement()
+        yield result
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 async def test_a_watch_cut_in_the_middle_of_a_line_is_resumed(
     proxy: FaultProxy, server: Server, reset: bool
 ) -> None:
-    async with synced_scene(proxy, server) as play:
+    async with synced_cluster(proxy, server) as cluster:
         proxy.inject(Cut(after=10_000, reset=reset), is_resumed_watch)
         proxy.reset_all()
         await server.put("big", x=BIG)
-        await play.agreement()
+        await cluster.agreement()
         assert proxy.faults_left == 0
         assert not any(is_list(each) for each in proxy.requests)
 
@@ -169,10 +171,10 @@ async def test_streamed_list_cut_before_its_end_is_restarted(
     for n in range(5):
         await server.put(f"big-{n}", x=BIG)
     proxy.inject(Cut(after=50_000), is_streamed_list, times=2)
-    async with scene(proxy, server) as play:
-        await play.agreement()
+    async with cluster_with(proxy, server) as cluster:
+        await cluster.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.events) == 5
+        assert len(cluster.witness.events) == 5
 
 
 async def test_a_server_that_streams_no_lists_is_listed_in_pages(
@@ -180,23 +182,23 @@ async def test_a_server_that_streams_no_lists_is_listed_in_pages(
 ) -> None:
     await server.put("a", x="1")
     proxy.inject(status_answer(422, "Invalid"), is_streamed_list, times=100)
-    async with scene(proxy, server) as play:
-        await play.agreement()
+    async with cluster_with(proxy, server) as cluster:
+        await cluster.agreement()
         await server.put("b", x="1")
-        await play.agreement()
+        await cluster.agreement()
 
 
 @pytest.mark.parametrize("relists", [0, 1], ids=["resumable", "not-resumable"])
 async def test_expired_watch_is_relisted_and_missed_deletes_are_delivered(
     proxy: FaultProxy, server: Server, relists: int
 ) -> None:
-    async with synced_scene(proxy, server) as play:
-        await play.behind_its_back()
+    async with synced_cluster(proxy, server) as cluster:
+        await cluster.change_while_disconnected()
         proxy.inject(EXPIRED, is_resumed_watch)
         proxy.inject(EXPIRED, is_streamed_list, times=relists)
         proxy.reset_all()
-        await play.agreement()
-        events = [(each.key.name, each.initial) for each in play.witness.events[3:]]
+        await cluster.agreement()
+        events = [(each.key.name, each.initial) for each in cluster.witness.events[3:]]
         assert events[0] == ("gone", False)
         assert sorted(events[1:]) == [("changed", False), ("new", False)]
         first, seen, *again = [each.query.get("resourceVersion", "") for each in proxy.requests]
@@ -217,17 +219,17 @@ async def test_relist_delivers_objects_that_start_or_stop_matching_the_filter(
         await server.put(name, color="red")
     for name in ("comes", "never"):
         await server.put(name, color="blue")
-    async with scene(proxy, server, reading=Reading(keep=is_red)) as play:
-        await play.agreement()
-        assert {each.key.name for each in play.witness.events} == {"stays", "leaves"}
+    async with cluster_with(proxy, server, reading=Reading(keep=is_red)) as cluster:
+        await cluster.agreement()
+        assert {each.key.name for each in cluster.witness.events} == {"stays", "leaves"}
         proxy.stall_all()
         await server.put("leaves", color="blue")
         await server.put("comes", color="red")
         await server.put("never", color="green")
         proxy.inject(EXPIRED, is_resumed_watch)
         proxy.reset_all()
-        await play.agreement()
-        events = [(each.key.name, each.new is None) for each in play.witness.events[2:]]
+        await cluster.agreement()
+        events = [(each.key.name, each.new is None) for each in cluster.witness.events[2:]]
         assert events == [("leaves", True), ("comes", False)]
         assert any(is_list(each) for each in proxy.requests) != streams
 
@@ -243,23 +245,23 @@ async def test_list_whose_continuation_has_expired_is_read_again(
                     tasks.create_task(client.create(CONFIG_MAPS, {"metadata": metadata}))
     proxy.inject(BROKEN, is_streamed_list)
     proxy.inject(EXPIRED, lambda request: request.is_continuation)
-    async with scene(proxy, server) as play:
-        await play.agreement()
+    async with cluster_with(proxy, server) as cluster:
+        await cluster.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.events) == 520
+        assert len(cluster.witness.events) == 520
         pages = [each for each in proxy.requests if is_list(each)]
         assert [each.query["limit"] for each in pages] == ["100"] * len(pages)
         assert [each.is_continuation for each in pages] == [False, True, False, *[True] * 5]
 
 
 async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, server: Server) -> None:
-    async with synced_scene(proxy, server) as play:
-        await play.behind_its_back()
+    async with synced_cluster(proxy, server) as cluster:
+        await cluster.change_while_disconnected()
         proxy.inject(BUSY, is_watch, times=2)
-        began = play.clock.monotonic()
+        began = cluster.clock.monotonic()
         proxy.reset_all()
-        await play.agreement()
-        assert play.clock.monotonic() - began >= 6
+        await cluster.agreement()
+        assert cluster.clock.monotonic() - began >= 6
         assert len(proxy.requests) == 4
         assert not any(is_list(each) for each in proxy.requests)
 
@@ -268,21 +270,21 @@ async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, serv
 async def test_a_burst_of_errors_is_outlived_without_a_rush(
     proxy: FaultProxy, server: Server, answer: Answer
 ) -> None:
-    async with synced_scene(proxy, server, times=10) as play:
-        await play.behind_its_back()
+    async with synced_cluster(proxy, server, times=10) as cluster:
+        await cluster.change_while_disconnected()
         proxy.inject(answer, is_any, times=7)
-        began = play.clock.monotonic()
+        began = cluster.clock.monotonic()
         proxy.reset_all()
-        await play.agreement(within=30)
+        await cluster.agreement(within=30)
         assert proxy.faults_left == 0
         # A watch, and three times a streamed list and one in pages.
-        assert play.clock.monotonic() - began >= 0.8 + 1.6 + 3.2 + 6.4
+        assert cluster.clock.monotonic() - began >= 0.8 + 1.6 + 3.2 + 6.4
 
 
 async def test_silent_open_connection_times_out(proxy: FaultProxy, server: Server) -> None:
-    async with synced_scene(proxy, server, times=60) as play:
-        await play.behind_its_back()
-        await play.agreement()
+    async with synced_cluster(proxy, server, times=60) as cluster:
+        await cluster.change_while_disconnected()
+        await cluster.agreement()
         await one_watches(proxy)
 
 
@@ -292,8 +294,8 @@ async def test_a_first_list_that_stalls_is_read_in_another_way(
 ) -> None:
     await server.put("a", x="1")
     proxy.inject(fault, is_streamed_list)
-    async with scene(proxy, server, times=60) as play:
-        await play.agreement()
+    async with cluster_with(proxy, server, times=60) as cluster:
+        await cluster.agreement()
         await one_watches(proxy)
         assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
 
@@ -302,15 +304,15 @@ async def test_watch_that_ends_immediately_is_retried_with_backoff(
     proxy: FaultProxy, server: Server
 ) -> None:
     proxy.inject(Cut(after=0), is_watch, times=1000)
-    async with scene(proxy, server, times=40) as play:
+    async with cluster_with(proxy, server, times=40) as cluster:
 
         async def six() -> bool:
             return len(proxy.requests) >= 6
 
         await until(six, within=20, what="six requests")
-        assert play.clock.monotonic() >= 0.8 + 1.6 + 3.2 + 6.4
+        assert cluster.clock.monotonic() >= 0.8 + 1.6 + 3.2 + 6.4
         proxy.forget_faults()
-        await play.agreement(within=20)
+        await cluster.agreement(within=20)
 
 
 async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Path) -> None:
@@ -336,7 +338,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
 
         async with (
             running_proxy(plane, tmp_path) as proxy,
-            synced_scene(proxy, server) as play,
+            synced_cluster(proxy, server) as cluster,
         ):
             for part in (apiserver, etcd):
                 part.kill()
@@ -345,7 +347,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 changed = partial(put, "changed", part.name)
                 await until(changed, within=60, what="a change of what was there")
                 await until(lambda: gone("after"), within=60, what="an end")
-                await play.agreement(within=60)
+                await cluster.agreement(within=60)
             assert len(proxy.requests) < 60
 
 
@@ -377,16 +379,16 @@ async def test_after_random_writes_and_faults_cache_and_server_agree(
     proxy: FaultProxy, server: Server, seed: int, reading: Reading
 ) -> None:
     rng = Random(seed)  # noqa: S311
-    there: dict[ObjectKey, Manifest] = {}
-    async with scene(proxy, server, times=60, reading=reading) as play:
+    latest: dict[ObjectKey, Manifest] = {}
+    async with cluster_with(proxy, server, times=60, reading=reading) as cluster:
         for n in range(120):
             name = f"c-{rng.randrange(8)}"
-            if server.key(name) in there and rng.random() < 0.4:
+            if server.key(name) in latest and rng.random() < 0.4:
                 await server.delete(name)
-                del there[server.key(name)]
+                del latest[server.key(name)]
             else:
                 data = {"n": str(n), "x": "y" * rng.randrange(3000)}
-                there[server.key(name)] = await server.put(name, **data)
+                latest[server.key(name)] = await server.put(name, **data)
             match rng.random():
                 case chance if chance < 0.1:
                     proxy.inject(rng.choice(FAULTS), is_any, times=rng.randrange(1, 3))
@@ -397,5 +399,5 @@ async def test_after_random_writes_and_faults_cache_and_server_agree(
         proxy.forget_faults()
         # One that stalls is given up after two minutes, of the transport's clock and not of ours.
         proxy.reset_all(is_list)
-        await play.agreement(within=30)
-        assert play.witness.known.keys() == reading.of(there).keys()
+        await cluster.agreement(within=30)
+        assert cluster.witness.known.keys() == reading.of(latest).keys()

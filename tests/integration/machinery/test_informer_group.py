@@ -1,4 +1,4 @@
-"""Some namespaces of the real API server, read by somebody who may read no others."""
+"""Some namespaces of the real API server, read by a user without access to others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def servers(control_plane: ControlPlane, api: ApiClient) -> list[Server]:
 
 
 async def permit(api: ApiClient, user: str, namespace: str) -> None:
-    """Let the user read ConfigMaps there, and wait until the API server knows."""
+    """Grant the user access to ConfigMaps, and wait until the API server applies it."""
     role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "reader", "namespace": namespace}}
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
     await api.apply({**role, "kind": "Role", "rules": [rule]})
@@ -60,7 +60,7 @@ async def permit(api: ApiClient, user: str, namespace: str) -> None:
 
 @pytest.fixture
 async def client(control_plane: ControlPlane, servers: list[Server]) -> AsyncIterator[Client]:
-    """Somebody who may read the first two namespaces."""
+    """A user who may read the first two namespaces."""
     user = f"reader-of-{servers[0].namespace}"
     for server in servers[:2]:
         await permit(server.api, user, server.namespace)
@@ -101,22 +101,22 @@ async def test_namespaced_permissions_suffice_and_other_namespaces_are_not_read(
         assert {_key(each) for each in informer.list()} == there
         assert {_key(each) for each in informer.list(servers[1].namespace)} == {keys[4]}
         assert informer.list(servers[2].namespace) == []
-    assert witness.contradictions == []
+    assert witness.inconsistencies == []
 
 
 def _key(manifest: Manifest) -> ObjectKey:
     return ObjectKey(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
-class Noting:
-    """Notes what it is to reconcile, and whether the cache knows it."""
+class Recording:
+    """Records the requests, and whether the cache holds their objects."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self.noted: dict[Request, bool] = {}
+        self.recorded: dict[Request, bool] = {}
 
     async def reconcile(self, request: Request) -> Result:
-        self.noted[request] = self._cache.get(CONFIG_MAPS, request) is not None
+        self.recorded[request] = self._cache.get(CONFIG_MAPS, request) is not None
         return DONE
 
 
@@ -125,14 +125,14 @@ async def test_a_controller_watches_it_like_any_informer(
 ) -> None:
     cache = Cache()
     cache.add(informer)
-    reconciler = Noting(cache)
+    reconciler = Recording(cache)
     controller = Controller("noting", reconciler, clock=CLOCK)
     controller.watch(informer, enqueue_self)
     async with running(cache), running(controller):
         await servers[0].put("b", x="1")
         wanted = [servers[0].key("a"), servers[0].key("b"), servers[1].key("a")]
 
-        async def all_noted() -> bool:
-            return reconciler.noted == dict.fromkeys(wanted, True)
+        async def all_recorded() -> bool:
+            return reconciler.recorded == dict.fromkeys(wanted, True)
 
-        await until(all_noted, within=20, what="the objects of both namespaces")
+        await until(all_recorded, within=20, what="the objects of both namespaces")

@@ -1,4 +1,4 @@
-"""An informer of Secrets that never gets to know a secret."""
+"""An informer of Secrets that never receives their content."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

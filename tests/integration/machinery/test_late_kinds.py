@@ -90,7 +90,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
     client, cache, clock = Client(transport), Cache(), FastClock(20)
     bells = Informer(client, BELLS, clock=clock, namespace=namespace)
     maps = Informer(client, CONFIG_MAPS, clock=clock, namespace=namespace)
-    witness, told, ready, stop = (
+    witness, reported, ready, stop = (
         RecordingHandler(),
         list[Resource[Any]](),
         asyncio.Event(),
@@ -98,7 +98,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
     )
 
     def on_installed(resource: Resource[Any]) -> None:
-        told.append(resource)
+        reported.append(resource)
         if resource == BELLS:
             cache.informer(BELLS).add_handler(witness)
 
@@ -111,7 +111,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
         rng=Random(1),  # noqa: S311
     )
 
-    async def heard(*names: str) -> None:
+    async def until_stored(*names: str) -> None:
         async def equal() -> bool:
             return {key.name for key in witness.known} == set(names)
 
@@ -121,33 +121,33 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
         tasks.create_task(late.run(ready.set, stop))
         async with asyncio.timeout(30):
             await ready.wait()
-        assert (told, late.installed(CONFIG_MAPS), late.installed(BELLS)) == (
+        assert (reported, late.installed(CONFIG_MAPS), late.installed(BELLS)) == (
             [CONFIG_MAPS],
             True,
             False,
         )
         await api.apply_crd(DEFINITION)
         await api.apply(bell(namespace, "first"))
-        await heard("first")
-        assert (told, late.installed(BELLS)) == ([CONFIG_MAPS, BELLS], True)
+        await until_stored("first")
+        assert (reported, late.installed(BELLS)) == ([CONFIG_MAPS, BELLS], True)
         await api.apply(bell(namespace, "second"))
-        await heard("first", "second")
+        await until_stored("first", "second")
 
         await gone(api, definition)
-        await heard()
+        await until_stored()
         # A watch outlives its kind for a while: end it.
         proxy.requests.clear()
         proxy.reset_all()
 
-        async def asked_in_vain() -> bool:
+        async def has_retried() -> bool:
             return sum(each.path.endswith("/bells") for each in proxy.requests) > 3
 
-        await until(asked_in_vain, within=30, what="the informer trying again")
+        await until(has_retried, within=30, what="the informer trying again")
         assert (late.installed(BELLS), cache.list(BELLS)) == (True, [])
 
         await api.apply_crd(DEFINITION)
         await api.apply(bell(namespace, "third"))
-        await heard("third")
+        await until_stored("third")
         assert [each["metadata"]["name"] for each in cache.list(BELLS)] == ["third"]
         stop.set()
-    assert (told, witness.contradictions) == ([CONFIG_MAPS, BELLS], [])
+    assert (reported, witness.inconsistencies) == ([CONFIG_MAPS, BELLS], [])

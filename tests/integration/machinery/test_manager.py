@@ -47,10 +47,10 @@ async def text_of(api: ApiClient, namespace: str, name: str) -> str | None:
 
 
 async def wait_for_text(api: ApiClient, namespace: str, name: str, text: str) -> None:
-    async def there() -> bool:
+    async def exists() -> bool:
         return await text_of(api, namespace, name) == text
 
-    await until(there, within=30, what=f"{name} saying {text!r}")
+    await until(exists, within=30, what=f"{name} saying {text!r}")
 
 
 async def test_example_reconciles_as_documented(
@@ -80,14 +80,14 @@ class Slow:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.finished: list[str] = []
-        self.go_on = asyncio.Event()
+        self.resume = asyncio.Event()
 
     async def reconcile(self, request: Request) -> Result:
         if request.namespace == self._namespace:
-            self.begun.append(request.name)
-            await self.go_on.wait()
+            self.started.append(request.name)
+            await self.resume.wait()
             self.finished.append(request.name)
         return DONE
 
@@ -143,7 +143,7 @@ async def test_reconciles_in_flight_finish_when_the_manager_stops(
     slow, stop = Slow(namespace), asyncio.Event()
 
     async def both_workers_busy() -> bool:
-        return len(slow.begun) == 2
+        return len(slow.started) == 2
 
     manager = manager_of(client, slow, namespace)
 
@@ -155,10 +155,10 @@ async def test_reconciles_in_flight_finish_when_the_manager_stops(
         await until(both_workers_busy, within=30, what="two reconciles beginning")
         stop.set()
         await until(stopping, within=30, what="the manager noticing")
-        slow.go_on.set()
+        slow.resume.set()
         await running
-    assert sorted(slow.finished) == sorted(slow.begun)
-    assert len(slow.begun) == 2, "nothing new was begun after the stop"
+    assert sorted(slow.finished) == sorted(slow.started)
+    assert len(slow.started) == 2, "nothing new was begun after the stop"
 
 
 async def test_objects_read_at_the_start_are_frozen_for_the_garbage_collector(
@@ -166,12 +166,12 @@ async def test_objects_read_at_the_start_are_frozen_for_the_garbage_collector(
 ) -> None:
     stop = asyncio.Event()
 
-    async def spared() -> bool:
+    async def still_leads() -> bool:
         return gc.get_freeze_count() > 0 and gc.get_threshold()[0] == YOUNG
 
     async with asyncio.TaskGroup() as group:
         group.create_task(manager_of(client, Slow(namespace), namespace).run(stop))
-        await until(spared, within=30, what="the manager having read what is there")
+        await until(still_leads, within=30, what="the manager having read the existing objects")
         stop.set()
 
 
@@ -184,14 +184,14 @@ async def test_a_lost_lease_ends_the_manager_at_once(
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/manager"
 
     async def busy() -> bool:
-        return slow.begun == ["a"]
+        return slow.started == ["a"]
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(manager_of(client, slow, namespace, election).run(asyncio.Event()))
             await until(busy, within=30, what="a reconcile beginning")
-            theft = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}}
-            await api.request("PATCH", lease, body=theft, content_type=MERGE)
+            takeover = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}}
+            await api.request("PATCH", lease, body=takeover, content_type=MERGE)
 
     with pytest.raises(ExceptionGroup) as raised:
         await run()
@@ -258,7 +258,7 @@ async def test_the_lease_is_given_back_when_the_manager_stops(
     client: Client, api: ApiClient, namespace: str
 ) -> None:
     slow, stop = Slow(namespace), asyncio.Event()
-    slow.go_on.set()
+    slow.resume.set()
     await api.create(config_map(namespace, "a"))
     election = election_of(client, namespace)
 

@@ -33,7 +33,7 @@ async def token_of(api: ApiClient, namespace: str, name: str) -> str:
 
 
 async def permit(api: ApiClient, namespace: str, name: str) -> None:
-    """Let the service account scrape, and wait until the API server knows."""
+    """Allow the service account to scrape, and wait until the API server applies it."""
     role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": f"scraper-{namespace}"}}
     rules = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     await api.apply({**role, "kind": "ClusterRole", "rules": rules})
@@ -55,15 +55,15 @@ async def permit(api: ApiClient, namespace: str, name: str) -> None:
         },
     }
 
-    async def known() -> bool:
+    async def is_allowed() -> bool:
         return bool((await api.create(question))["status"]["allowed"])
 
-    await until(known, within=30, what="the permission to scrape")
+    await until(is_allowed, within=30, what="the permission to scrape")
 
 
 @asynccontextmanager
 async def serving(kubeconfig: Path, metrics: Metrics) -> AsyncIterator[str]:
-    """A metrics server of somebody with this kubeconfig."""
+    """A metrics server that uses this kubeconfig."""
     clock = SystemClock()
     connection = await load_connection(kubeconfig)
     async with HttpTransport(

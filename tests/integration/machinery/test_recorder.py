@@ -28,9 +28,9 @@ async def config_map(api: ApiClient, namespace: str) -> dict[str, Any]:
     )
 
 
-async def events_about(api: ApiClient, thing: dict[str, Any]) -> list[dict[str, Any]]:
+async def events_about(api: ApiClient, involved: dict[str, Any]) -> list[dict[str, Any]]:
     """As the SDK and kubectl look for them."""
-    metadata = thing["metadata"]
+    metadata = involved["metadata"]
     found = await api.request(
         "GET",
         f"/api/v1/namespaces/{metadata.get('namespace', 'default')}/events",
@@ -41,7 +41,7 @@ async def events_about(api: ApiClient, thing: dict[str, Any]) -> list[dict[str, 
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds for the last words are right for a manager, and little on a busy machine."""
     monkeypatch.setattr(recorder_module, "FLUSH_WITHIN", 30.0)
 
@@ -61,20 +61,20 @@ async def recording(control_plane: ControlPlane) -> AsyncIterator[EventRecorder]
 async def test_a_repeated_event_is_one_with_a_count_of_two(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    thing = await config_map(api, namespace)
+    involved = await config_map(api, namespace)
     async with recording(control_plane) as recorder:
-        recorder.record(thing, "Warning", "Odd", "é" * 600)
-        recorder.record(thing, "Warning", "Odd", "é" * 600)
+        recorder.record(involved, "Warning", "Odd", "é" * 600)
+        recorder.record(involved, "Warning", "Odd", "é" * 600)
 
         async def counted() -> dict[str, Any] | None:
-            events = await events_about(api, thing)
+            events = await events_about(api, involved)
             return events[0] if events and events[0]["count"] == 2 else None
 
         event = await until(counted, within=30, what="an event with a count of two")
-    assert len(await events_about(api, thing)) == 1
+    assert len(await events_about(api, involved)) == 1
     assert (event["type"], event["reason"]) == ("Warning", "Odd")
     assert len(event["message"].encode()) <= 1024
-    assert event["involvedObject"]["uid"] == thing["metadata"]["uid"]
+    assert event["involvedObject"]["uid"] == involved["metadata"]["uid"]
     assert event["source"] == {"component": "trainer", "host": "pod-1"}
     assert event["firstTimestamp"] <= event["lastTimestamp"]
     assert recorder.dropped == 0
@@ -83,17 +83,17 @@ async def test_a_repeated_event_is_one_with_a_count_of_two(
 async def test_events_recorded_before_shutdown_are_written(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    thing = await config_map(api, namespace)
+    involved = await config_map(api, namespace)
     async with recording(control_plane) as recorder:
         for number in range(5):
-            recorder.record(thing, "Normal", f"Bye{number}", "bye")
-    assert len(await events_about(api, thing)) == 5
+            recorder.record(involved, "Normal", f"Bye{number}", "bye")
+    assert len(await events_about(api, involved)) == 5
 
 
 async def test_an_event_about_something_in_no_namespace_is_accepted(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    thing = await api.get(f"/api/v1/namespaces/{namespace}")
+    involved = await api.get(f"/api/v1/namespaces/{namespace}")
     async with recording(control_plane) as recorder:
-        recorder.record(thing, "Normal", "Seen", "seen")
-    assert [event["reason"] for event in await events_about(api, thing)] == ["Seen"]
+        recorder.record(involved, "Normal", "Seen", "seen")
+    assert [event["reason"] for event in await events_about(api, involved)] == ["Seen"]

@@ -71,13 +71,13 @@ def test_they_fire_when_they_should_and_only_then(
 
 
 def test_each_is_seen_to_fire_and_seen_not_to(alerts: dict[str, Rule]) -> None:
-    fires, is_silent = set(), set()
+    fires, is_quiet = set(), set()
     for case in CASES:
         for test in yaml.safe_load(case.read_text())["tests"]:
             for look in test.get("alert_rule_test", ()):
-                (fires if look.get("exp_alerts") else is_silent).add(look["alertname"])
+                (fires if look.get("exp_alerts") else is_quiet).add(look["alertname"])
     assert fires == set(alerts)
-    assert is_silent == set(alerts)
+    assert is_quiet == set(alerts)
 
 
 def test_each_alert_has_a_description_and_a_runbook_url(alerts: dict[str, Rule]) -> None:

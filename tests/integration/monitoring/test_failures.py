@@ -1,4 +1,4 @@
-"""Trouble that the metrics must tell: of managers on a real API server that lack a right."""
+"""Failures that the metrics must report, of managers that lack a permission."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,40 +24,40 @@ CONFIGURATIONS = "validatingwebhookconfigurations"
 
 
 class ManagerEndpoints:
-    """What a manager tells to those who ask."""
+    """The probes and metrics of a manager."""
 
     def __init__(self, probes: ApiClient, metrics: ApiClient) -> None:
         self._probes = probes
         self._metrics = metrics
 
-    async def until_check_says(self, check: str, words: str) -> None:
+    async def until_check_reports(self, check: str, words: str) -> None:
         """Wait until this check of readiness fails with these words."""
 
-        async def says() -> bool:
+        async def reports() -> bool:
             try:
                 await self._probes.fetch("GET", f"/readyz/{check}")
             except (ApiError, UnreachableError) as error:
                 return words in str(error)
             return False
 
-        await until(says, within=WITHIN, what=f"a probe that says {words}")
+        await until(reports, within=WITHIN, what=f"a probe that reports {words}")
 
-    async def until_metrics_say(self, *wanted: str) -> None:
+    async def until_metrics_report(self, *wanted: str) -> None:
         """Wait until all of these lines are among the metrics."""
 
-        async def say() -> bool:
+        async def report() -> bool:
             try:
                 text = (await self._metrics.fetch("GET", "/metrics")).decode()
             except UnreachableError:
                 return False
             return {*wanted} <= {*text.splitlines()}
 
-        await until(say, within=WITHIN, what=f"metrics that say {', '.join(wanted)}")
+        await until(report, within=WITHIN, what=f"metrics with {', '.join(wanted)}")
 
 
 @asynccontextmanager
 async def manager_endpoints(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerEndpoints]:
-    """What a manager with these flags tells."""
+    """The probes and metrics of a manager with these flags."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     shown = ("--no-metrics-secure", "--metrics-bind-address", address)
@@ -74,7 +74,7 @@ async def manager_endpoints(kubeconfig: Path, *flags: str) -> AsyncIterator[Mana
 
 @pytest.fixture
 async def webhook_port(api: ApiClient) -> AsyncIterator[int]:
-    """One that the API server is told to call."""
+    """A webhook configuration that the API server calls."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         port = ports.reserve()
@@ -98,11 +98,13 @@ async def test_manager_is_up_and_not_ready_while_the_ca_bundle_is_missing(
     await allow(api, user, READ)
     await allow(api, user, ["create", "update"], ["secrets"], name=f"{user}-secrets")
     flags = webhook_flags(webhook_port)
-    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as told:
-        await told.until_check_says("webhooks", "does not trust the certificate's authority")
-        await told.until_metrics_say(*readiness(caches=1, stopping=1, webhooks=0))
+    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as endpoints:
+        await endpoints.until_check_reports(
+            "webhooks", "does not trust the certificate's authority"
+        )
+        await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=0))
         await allow(api, user, ["update"], [CONFIGURATIONS], name=f"{user}-configurations")
-        await told.until_metrics_say(*readiness(caches=1, stopping=1, webhooks=1))
+        await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=1))
 
 
 async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
@@ -114,8 +116,8 @@ async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
     await allow(api, user, READ)
     out_of_date = f'kftrainer_shipped_runtime_out_of_date{{runtime="{name}"}}'
     flags = ("--runtimes", str(tmp_path))
-    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as told:
-        await told.until_metrics_say(f"{out_of_date} 1")
+    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as endpoints:
+        await endpoints.until_metrics_report(f"{out_of_date} 1")
         runtimes = ["clustertrainingruntimes"]
         await allow(api, user, ["create", "patch"], runtimes, name=f"{user}-runtimes")
-        await told.until_metrics_say(f"{out_of_date} 0")
+        await endpoints.until_metrics_report(f"{out_of_date} 0")

@@ -18,7 +18,7 @@ Object = dict[str, Any]
 PODS = 25  # in each namespace
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 HALVES = ("limits", "requests")
-# For so many seconds LimitRanger does not ask the server again where that had no LimitRanges.
+# Seconds for which LimitRanger caches that a namespace has no LimitRanges.
 FOUND_NONE_FOR = 30.0
 FORBIDDEN = 403
 SETS: dict[str, tuple[Object, ...]] = {
@@ -67,8 +67,8 @@ def pod(name: str, namespace: str, spec: Object) -> Object:
 
 
 def container(name: str, resources: Object | None = None) -> Object:
-    made: Object = {"name": name, "image": "registry.example.com/train"}
-    return made if resources is None else {**made, "resources": resources}
+    result: Object = {"name": name, "image": "registry.example.com/train"}
+    return result if resources is None else {**result, "resources": resources}
 
 
 class Specs:
@@ -78,14 +78,14 @@ class Specs:
         self._rng = Random(seed)  # noqa: S311
 
     def one(self) -> Object:
-        silent = self._rng.choice((0.2, 0.2, 1.0))
+        omitted = self._rng.choice((0.2, 0.2, 1.0))
         spec: Object = {
             "containers": [
-                container(f"c{n}", self._resources(silent)) for n in range(self._few(1))
+                container(f"c{n}", self._resources(omitted)) for n in range(self._few(1))
             ],
             "initContainers": [
                 {
-                    **container(f"i{n}", self._resources(silent)),
+                    **container(f"i{n}", self._resources(omitted)),
                     **self._rng.choice(({}, {"restartPolicy": "Always"})),
                 }
                 for n in range(self._few(0))
@@ -98,8 +98,8 @@ class Specs:
     def _few(self, least: int) -> int:
         return self._rng.randint(least, 3)
 
-    def _resources(self, silent: float) -> Object | None:
-        if self._rng.random() < silent:
+    def _resources(self, omitted: float) -> Object | None:
+        if self._rng.random() < omitted:
             return None
         resources: Object = {"limits": {}, "requests": {}}
         for resource, amounts in AMOUNTS.items():
@@ -111,11 +111,11 @@ class Specs:
             resources["limits"][GPU] = "4"
         return {half: amounts for half, amounts in resources.items() if amounts}
 
-    def _of_the_pod(self, asked: Any) -> Object:
-        """As much as the containers may come to, said where the server would not come to it."""
+    def _of_the_pod(self, requested: Any) -> Object:
+        """The containers' total, set for the pod where the server would not compute it."""
         resources: Object = {"limits": {}, "requests": {}}
         for name, plenty in PLENTY.items():
-            if name in asked or self._rng.random() < 0.5:
+            if name in requested or self._rng.random() < 0.5:
                 resources["requests"][name] = plenty
             if name not in resources["requests"] or self._rng.random() < 0.5:
                 resources["limits"][name] = plenty
@@ -123,7 +123,7 @@ class Specs:
 
 
 async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) -> list[Object]:
-    """The LimitRanges as they are stored, when admission has heard of them all.
+    """The LimitRanges as stored, once admission has all of them in its cache.
 
     While it has heard of none it asks the server, now and then, and would know them all before it
     hears of the first. So it is made to ask before there are any.
@@ -135,7 +135,7 @@ async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) ->
         return await api.request("POST", path, query={"dryRun": "All"}, body=body)
 
     clock = asyncio.get_running_loop()
-    asks_again = clock.time() + FOUND_NONE_FOR
+    refreshed_at = clock.time() + FOUND_NONE_FOR
     await probe()
     ranges = [await api.create(limit_range(n, item, namespace)) for n, item in enumerate(items)]
     wanted = {
@@ -145,7 +145,7 @@ async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) ->
         for name in each["spec"]["limits"][0].get(field, {})
     }
 
-    async def heard_of() -> bool:
+    async def has_defaults() -> bool:
         try:
             found = await probe()
         except ApiError as error:
@@ -155,8 +155,10 @@ async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) ->
         resources = found["spec"]["containers"][0]["resources"]
         return wanted <= {(half, name) for half in HALVES for name in resources.get(half, {})}
 
-    left = asks_again - clock.time()
-    await until(heard_of, within=left, what=f"admission hearing of the LimitRanges of {namespace}")
+    left = refreshed_at - clock.time()
+    await until(
+        has_defaults, within=left, what=f"admission hearing of the LimitRanges of {namespace}"
+    )
     return ranges
 
 
@@ -184,8 +186,8 @@ async def test_containers_are_filled_as_the_server_fills_them(
     specs = Specs(40)
     for n in range(PODS):
         spec = specs.one()
-        theirs = (await api.create(pod(f"pod-{n}", namespace, spec)))["spec"]
+        defaulted = (await api.create(pod(f"pod-{n}", namespace, spec)))["spec"]
         for ranges in (stored, written):
             ours = with_defaults(spec, ranges)
-            assert amounts(ours) == amounts(theirs), spec
-            assert pod_requests(ours) == pod_requests(theirs), spec
+            assert amounts(ours) == amounts(defaulted), spec
+            assert pod_requests(ours) == pod_requests(defaulted), spec

@@ -17,7 +17,7 @@ Choice = tuple[Any, ...]
 
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 COUNTED = ("cpu", "memory", STORAGE, PAGES, GPU)
-SEEN_WITHIN = 30.0
+COUNTED_WITHIN = 30.0
 STATUS_PATCH = "application/merge-patch+json"
 IMAGE = {"image": "registry.example.com/train"}
 OVERHEADS: tuple[Object, ...] = (
@@ -26,7 +26,18 @@ OVERHEADS: tuple[Object, ...] = (
 )
 
 CPUS: Choice = ("1", "500m", "1500m", "0.25", "2", 3, 0.5, "100u", "0", "1e0", "1.500")
-MEMORIES: Choice = ("1Gi", "512Mi", "1.5Gi", "128974848", "129e6", "1G", "100M", "0", "0.1", 1024)
+MEMORY_AMOUNTS: Choice = (
+    "1Gi",
+    "512Mi",
+    "1.5Gi",
+    "128974848",
+    "129e6",
+    "1G",
+    "100M",
+    "0",
+    "0.1",
+    1024,
+)
 STORAGES: Choice = ("1Gi", "10G", "5e9", "1536Mi")
 PAGE_AMOUNTS: Choice = ("2Mi", "4Mi", "1Gi", "6291456")
 GPUS: Choice = ("1", "2", 4, "8")
@@ -61,10 +72,10 @@ class Quota:
         await self._api.request(
             "PATCH", f"{self._path}/status", body={"status": status}, content_type=STATUS_PATCH
         )
-        await until(self._is_seen, within=SEEN_WITHIN, what="admission seeing the quota")
+        await until(self._is_seen, within=COUNTED_WITHIN, what="admission seeing the quota")
 
     async def _is_seen(self) -> bool:
-        """Whether a pod that does not say what it asks for is refused."""
+        """Whether a pod without requests is rejected."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         body = self._pod({"containers": [{"name": "main", **IMAGE}]})
         try:
@@ -74,7 +85,7 @@ class Quota:
         return False
 
     async def check(self, spec: Object) -> None:
-        """Create the pod; the quota must grow by what we say it asks for."""
+        """Create the pod; the quota must grow by the requests that we compute."""
         self._pods += 1
         await self._api.create(self._pod(spec))
         for name, amount in pod_requests(spec).items():
@@ -150,16 +161,16 @@ class Pods:
 
     def _resources(self, sure: tuple[str, ...] = ()) -> Object:
         resources: Object = {"limits": {}, "requests": {}}
-        for resource, amounts in (("cpu", CPUS), ("memory", MEMORIES), (STORAGE, STORAGES)):
+        for resource, amounts in (("cpu", CPUS), ("memory", MEMORY_AMOUNTS), (STORAGE, STORAGES)):
             if resource in sure or self._rng.random() < 0.5:
-                self._ask(resources, resource, amounts)
+                self._request(resources, resource, amounts)
         for resource, amounts in ((PAGES, PAGE_AMOUNTS), (GPU, GPUS)):
-            needs_company = resource == PAGES and not _has_cpu_or_memory(resources)
-            if self._rng.random() < 0.4 and not needs_company:
-                self._ask_for_as_much(resources, resource, amounts)
+            needs_cpu_or_memory = resource == PAGES and not _has_cpu_or_memory(resources)
+            if self._rng.random() < 0.4 and not needs_cpu_or_memory:
+                self._request_as_much(resources, resource, amounts)
         return resources
 
-    def _ask(self, resources: Object, resource: str, amounts: Choice) -> None:
+    def _request(self, resources: Object, resource: str, amounts: Choice) -> None:
         pair = sorted(self._rng.choices(amounts, k=2), key=Quantity.parse)
         for half, amount in zip(("requests", "limits"), pair, strict=True):
             if self._rng.random() < 0.6:
@@ -167,7 +178,7 @@ class Pods:
         if resource not in resources["requests"] and resource not in resources["limits"]:
             resources[self._rng.choice(("requests", "limits"))][resource] = pair[0]
 
-    def _ask_for_as_much(self, resources: Object, resource: str, amounts: Choice) -> None:
+    def _request_as_much(self, resources: Object, resource: str, amounts: Choice) -> None:
         amount = resources["limits"][resource] = self._rng.choice(amounts)
         if self._rng.random() < 0.5:
             resources["requests"][resource] = amount
@@ -182,7 +193,7 @@ class Pods:
             if half == "limits" and self._rng.random() < 0.5:
                 resources["requests"][name] = str(requested.get(name, ZERO))
         if self._rng.random() < 0.5:
-            self._ask_for_as_much(resources, PAGES, ("8Gi",))
+            self._request_as_much(resources, PAGES, ("8Gi",))
         return resources
 
 
@@ -203,7 +214,7 @@ def container(name: str = "main", **resources: Any) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("limits", "requests", "asks"),
+    ("limits", "requests", "requested_cpu"),
     [
         ({"cpu": "8"}, {}, "2"),
         ({"cpu": "8"}, {"cpu": "4"}, "4"),
@@ -212,11 +223,11 @@ def container(name: str = "main", **resources: Any) -> Object:
     ],
 )
 async def test_pod_level_limit_counts_only_without_container_requests(
-    quota: Quota, limits: Object, requests: Object, asks: str
+    quota: Quota, limits: Object, requests: Object, requested_cpu: str
 ) -> None:
     containers = [container(limits={"cpu": "2"})]
     spec = {"containers": containers, "resources": {"limits": limits, "requests": requests}}
-    assert pod_requests(spec)["cpu"] == Quantity.parse(asks)
+    assert pod_requests(spec)["cpu"] == Quantity.parse(requested_cpu)
     await quota.check(spec)
 
 
@@ -227,8 +238,8 @@ async def test_zero_request_of_a_container_is_counted_as_a_request(quota: Quota)
 
 
 async def test_a_limit_of_huge_pages_of_the_whole_pod_counts(quota: Quota) -> None:
-    asked = container(limits={PAGES: "2Mi", "cpu": "1"})
-    spec = {"containers": [asked], "resources": {"limits": {PAGES: "8Mi", "cpu": "2"}}}
+    requesting = container(limits={PAGES: "2Mi", "cpu": "1"})
+    spec = {"containers": [requesting], "resources": {"limits": {PAGES: "8Mi", "cpu": "2"}}}
     assert str(pod_requests(spec)[PAGES]) == "8Mi"
     await quota.check(spec)
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.objects import Object, replicated_job, train_job
 from tests.support.objects import runtime as runtime_of
 
-# What the expected texts say instead of a runtime's name, and of a reference to it.
+# Placeholders in expected texts for a runtime's name and for a reference to it.
 RUNTIME, REFERENCE = "<runtime>", "<runtimeRef>"
 GROUP = "trainer.kubeflow.org"
 STEP = f"{GROUP}/trainjob-ancestor-step"
@@ -26,7 +26,7 @@ class JobCase:
     rule: str
     wrong: Object
     right: Object
-    says: str
+    message: str
     runtime: Object | None
     other: Object | None = None
     variant: str = ""
@@ -51,7 +51,7 @@ class RuntimeCase:
     rule: str
     wrong: Object
     right: Object
-    says: str
+    message: str
     variant: str = ""
     is_warning: bool = False
 
@@ -72,7 +72,7 @@ def job_on(kind: str, runtime: str, namespace: str, *, name: str = "train", **sp
 
 
 def expected(text: str, kind: str, name: str) -> str:
-    """The text that is told about this runtime."""
+    """The expected message about this runtime."""
     message = f'{{"name":"{name}","apiGroup":"{GROUP}","kind":"{kind}"}}'
     return text.replace(REFERENCE, message).replace(RUNTIME, name)
 

@@ -1,4 +1,4 @@
-"""An API server that asks our webhook, and somebody who applies things."""
+"""An API server that calls our webhook, and a user who applies objects."""
 
 from collections.abc import AsyncIterator
 
@@ -43,7 +43,7 @@ def control_plane(plane: ControlPlane) -> ControlPlane:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def stored_before(plane: ControlPlane) -> None:
-    """Runtimes that were stored when no webhook was asked, and that nobody could create now."""
+    """Runtimes that were stored without validation and would be rejected now."""
     async with plane.client() as api:
         for name, manifest in STORED_BEFORE.items():
             await until_stored(api, placed(manifest, CLUSTER_KIND, name, ""))
@@ -64,14 +64,14 @@ async def until_stored(api: ApiClient, manifest: Object) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def manager(plane: ControlPlane, stored_before: None) -> AsyncIterator[ManagerProcess]:
-    """A manager whose webhook is asked, for the tests of a module."""
+    """A manager whose webhook is called, for the tests of a module."""
     async with admitting_manager(plane, "--log-level", "debug") as manager:
         yield manager
         check_rules_are_named(manager)
 
 
 def check_rules_are_named(manager: ManagerProcess) -> None:
-    """Fail if somebody was refused for no rule that the document lists."""
+    """Fail if a request was denied by a rule that the document does not list."""
     denied = manager.log_entries("admission_denied")
     ours = {*map(str, (*Rule, *PLUGIN_RULES)), *OWN_RULES} - {OTHER}
     assert denied
@@ -79,6 +79,6 @@ def check_rules_are_named(manager: ManagerProcess) -> None:
 
 
 @pytest.fixture
-def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
-    """Somebody who applies things while the webhook is asked."""
+def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
+    """A user who applies objects while the webhook is called."""
     return applicant_with(api, manager)

@@ -355,10 +355,10 @@ def rejected_by_job_set(
     variant: str, wrong: Object, right: Object, path: str, text: str
 ) -> RuntimeCase:
     """A runtime with a name that JobSet rejects."""
-    says = (
+    message = (
         f"spec.template.{path}: Forbidden: JobSet would reject every JobSet of the runtime: {text}"
     )
-    return RuntimeCase("runtime-jobset-refuses", wrong, right, says, variant)
+    return RuntimeCase("runtime-jobset-refuses", wrong, right, message, variant)
 
 
 JOB_SET_REJECTIONS = (

@@ -1,4 +1,4 @@
-"""The manager's cache lags behind the API server: nobody is refused for that."""
+"""The manager's cache lags behind the API server: no request is denied for that."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,10 +33,10 @@ async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy
 
 
 @pytest_asyncio.fixture
-async def person(
+async def user(
     plane: ControlPlane, proxy: FaultProxy, api: ApiClient, namespace: str
 ) -> AsyncIterator[Applicant]:
-    """Somebody who applies things while the manager hears no news of anything.
+    """A user who applies objects while the manager's watches deliver nothing.
 
     A runtime `known` has been there before.
     """
@@ -65,19 +65,19 @@ def job_set_of(job: Object) -> Object:
 
 
 async def test_runtime_missing_from_the_cache_is_read_from_the_server(
-    person: Applicant, namespace: str
+    user: Applicant, namespace: str
 ) -> None:
     for kind in KINDS:
         job = job_on(kind, namespace, namespace)
-        assert "must be created before" in (await person.create(job, dry_run=True)).denial
-        assert (await person.create(placed(torch(), kind, namespace, namespace))).accepted
-        assert (await person.create(job, dry_run=True)).message == ""
+        assert "must be created before" in (await user.create(job, dry_run=True)).denial
+        assert (await user.create(placed(torch(), kind, namespace, namespace))).accepted
+        assert (await user.create(job, dry_run=True)).message == ""
 
     job = job_on("TrainingRuntime", "known", namespace, **DATASET)
-    assert "must have dataset-initializer job" in (await person.create(job, dry_run=True)).denial
+    assert "must have dataset-initializer job" in (await user.create(job, dry_run=True)).denial
     fixed = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
-    assert (await person.apply(fixed)).accepted
-    assert (await person.create(job, dry_run=True)).message == ""
+    assert (await user.apply(fixed)).accepted
+    assert (await user.create(job, dry_run=True)).message == ""
 
 
 CHANGES: dict[str, Object] = {
@@ -89,27 +89,27 @@ CHANGES: dict[str, Object] = {
 
 
 async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_show(
-    person: Applicant, namespace: str
+    user: Applicant, namespace: str
 ) -> None:
     job = job_on("TrainingRuntime", "known", namespace, suspend=True)
-    created = await person.create(job)
+    created = await user.create(job)
     assert created.accepted
     for change in CHANGES.values():
-        assert (await person.patch(job, {"spec": change}, dry_run=True)).message == ""
-    assert (await person.create(job_set_of({**job, **created.body}))).accepted
+        assert (await user.patch(job, {"spec": change}, dry_run=True)).message == ""
+    assert (await user.create(job_set_of({**job, **created.body}))).accepted
     for path, change in CHANGES.items():
-        outcome = await person.patch(job, {"spec": change})
+        outcome = await user.patch(job, {"spec": change})
         assert outcome.denial.startswith(
             f"{path}: Forbidden: cannot be changed after the JobSet was "
         )
-    assert (await person.patch(job, {"spec": {"suspend": False}})).message == ""
+    assert (await user.patch(job, {"spec": {"suspend": False}})).message == ""
 
 
 async def test_edit_is_refused_while_the_jobset_cannot_be_read(
-    person: Applicant, proxy: FaultProxy, api: ApiClient, namespace: str
+    user: Applicant, proxy: FaultProxy, api: ApiClient, namespace: str
 ) -> None:
     job = job_on("TrainingRuntime", "known", namespace, suspend=True)
-    assert (await person.create(job)).accepted
+    assert (await user.create(job)).accepted
 
     def is_read_of_the_job_set(request: ProxiedRequest) -> bool:
         return request.method == "GET" and request.path.endswith(f"/{namespace}/jobsets/train")
@@ -123,24 +123,24 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
             outcome.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
         )
         # What no JobSet could contradict needs no reading.
-        assert (await person.patch(job, {"spec": {"suspend": False}}, dry_run=True)).accepted
+        assert (await user.patch(job, {"spec": {"suspend": False}}, dry_run=True)).accepted
         proxy.forget_faults()
-    outcome = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
+    outcome = await user.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
     assert outcome.message == ""
 
 
 async def test_objects_referenced_by_such_a_runtime_are_read(
-    person: Applicant, namespace: str
+    user: Applicant, namespace: str
 ) -> None:
     ranked = placed(volcano(priorityClassName=namespace), "TrainingRuntime", "ranked", namespace)
-    assert (await person.create(ranked)).accepted
+    assert (await user.create(ranked)).accepted
     job = job_on("TrainingRuntime", "ranked", namespace)
-    assert "doesn't exist" in (await person.create(job, dry_run=True)).denial
+    assert "doesn't exist" in (await user.create(job, dry_run=True)).denial
     priority = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": namespace},
         "value": 7,
     }
-    assert (await person.create(priority)).accepted
-    assert (await person.create(job, dry_run=True)).message == ""
+    assert (await user.create(priority)).accepted
+    assert (await user.create(job, dry_run=True)).message == ""

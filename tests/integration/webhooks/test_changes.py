@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 RECREATE = "to train with the change, delete the TrainJob and create it again"
 MUTABLE = "except labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# What is told, by the rules' names in docs/admission.md.
+# Expected messages, by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
         "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"
@@ -61,12 +61,12 @@ def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Obj
     return {dialect: [{"targetJobs": NODE, "spec": spec, **fields}]}
 
 
-class Desk:
-    """A TrainJob with its JobSet, and somebody who changes it."""
+class JobEditor:
+    """A TrainJob with its JobSet, and a user who changes it."""
 
-    def __init__(self, team: Team, person: Applicant) -> None:
+    def __init__(self, team: Team, user: Applicant) -> None:
         self.team = team
-        self.person = person
+        self.user = user
 
     async def start(self, runtime: Object = RUNTIME, **spec: Any) -> Object:
         """Create runtime and TrainJob; the TrainJob, once the manager has seen its JobSet."""
@@ -78,11 +78,11 @@ class Desk:
         """Create runtime and TrainJob."""
         at = ("TrainingRuntime", "torch", self.team.namespace)
         for manifest in (placed(runtime, *at), job_on(*at, **spec)):
-            outcome = await self.person.create(manifest)
+            outcome = await self.user.create(manifest)
             assert outcome.accepted, outcome.message
 
     async def jobs_are(self, rows: list[Object]) -> Object:
-        """Play the JobSet controller; the TrainJob, once the manager knows."""
+        """Set the JobSet's status; return the TrainJob once the manager has processed it."""
         await self.team.job_set_says(rows=rows)
         return await self.team.until_rows(*rows)
 
@@ -97,25 +97,25 @@ class Desk:
         applied["metadata"] = {"name": JOB, "namespace": self.team.namespace}
         applied["spec"] = new
         answers = [
-            await self.person.replace_now(stored, lambda now: {**now, "spec": new}, dry_run=True),
-            await self.person.patch(
+            await self.user.replace_now(stored, lambda now: {**now, "spec": new}, dry_run=True),
+            await self.user.patch(
                 stored, {"spec": merge_patch(stored["spec"], new)}, dry_run=dry_run
             ),
         ]
-        if None not in spec.values():  # of which apply knows only what it applied itself
-            answers.append(await self.person.apply(applied, dry_run=True))
-        heard = {(each.status, each.message, *each.warnings) for each in answers}
-        assert len(heard) == 1, heard
+        if None not in spec.values():  # of which apply owns only its own fields
+            answers.append(await self.user.apply(applied, dry_run=True))
+        outcomes = {(each.status, each.message, *each.warnings) for each in answers}
+        assert len(outcomes) == 1, outcomes
         return answers[1]
 
 
 @pytest_asyncio.fixture
-async def desk(person: Applicant, api: ApiClient, namespace: str) -> AsyncIterator[Desk]:
-    yield Desk(Team(api, namespace), person)
+async def editor(user: Applicant, api: ApiClient, namespace: str) -> AsyncIterator[JobEditor]:
+    yield JobEditor(Team(api, namespace), user)
 
 
 def denial_message(path: str, rule: str) -> str:
-    """What a person is told about the field."""
+    """The denial message about the field."""
     return f"{path}: {CHANGE_RULES[rule]}"
 
 
@@ -124,26 +124,26 @@ def check_accepted(outcome: AdmissionOutcome) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_overrides_stay_while_the_train_job_runs(dialect: str, desk: Desk) -> None:
+async def test_overrides_stay_while_the_train_job_runs(dialect: str, editor: JobEditor) -> None:
     gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
-    await desk.start()
-    outcome = await desk.change(**gates)
+    await editor.start()
+    outcome = await editor.change(**gates)
     assert outcome.denial == denial_message(f"spec.{dialect}", "override-while-running")
-    await desk.jobs_are(ROWS)
-    check_accepted(await desk.change(**gates, suspend=True))
+    await editor.jobs_are(ROWS)
+    check_accepted(await editor.change(**gates, suspend=True))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> None:
+async def test_overrides_stay_while_there_are_pods(dialect: str, editor: JobEditor) -> None:
     gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
-    await desk.start(suspend=True)
-    check_accepted(await desk.change(**gates))
-    await desk.jobs_are(ACTIVE_ROWS)
-    outcome = await desk.change(**gates)
-    said = denial_message(f"spec.{dialect}", "override-while-active")
-    errors = (said.format(row["name"]) for row in ROWS)
+    await editor.start(suspend=True)
+    check_accepted(await editor.change(**gates))
+    await editor.jobs_are(ACTIVE_ROWS)
+    outcome = await editor.change(**gates)
+    template = denial_message(f"spec.{dialect}", "override-while-active")
+    errors = (template.format(row["name"]) for row in ROWS)
     assert outcome.denial == f"[{', '.join(errors)}]"
-    check_accepted(await desk.change(suspend=False))
+    check_accepted(await editor.change(suspend=False))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -159,33 +159,33 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> 
     ids=lambda lasting: next(iter(lasting)),
 )
 async def test_immutable_override_fields_are_rejected_once_a_jobset_exists(
-    dialect: str, lasting: Object, desk: Desk
+    dialect: str, lasting: Object, editor: JobEditor
 ) -> None:
     before = {"tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "one"}]}
-    await desk.start(suspend=True, **overriding(dialect, **before))
-    outcome = await desk.change(**overriding(dialect, **{**before, **lasting}))
+    await editor.start(suspend=True, **overriding(dialect, **before))
+    outcome = await editor.change(**overriding(dialect, **{**before, **lasting}))
     assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-jobset")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_mutable_override_fields_are_accepted_once_a_jobset_exists(
-    dialect: str, desk: Desk
+    dialect: str, editor: JobEditor
 ) -> None:
     labels = {"labels": {"team": "a"}, "annotations": {"acme.io/why": "b"}}
-    await desk.start(suspend=True)
+    await editor.start(suspend=True)
     for spec in (
         {"nodeSelector": {"disk": "ssd"}},
         {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
         {"schedulingGates": [{"name": "acme.io/hold"}]},
     ):
-        check_accepted(await desk.change(**overriding(dialect, **spec)))
+        check_accepted(await editor.change(**overriding(dialect, **spec)))
     if dialect == DIALECTS[0]:
-        check_accepted(await desk.change(**overriding(dialect, labels)))
+        check_accepted(await editor.change(**overriding(dialect, labels)))
 
 
-async def test_an_override_cannot_be_removed_once_it_has_done_its_work(desk: Desk) -> None:
-    await desk.start(suspend=True, **overriding(DIALECTS[0], serviceAccountName="other"))
-    outcome = await desk.change(podTemplateOverrides=None)
+async def test_an_override_cannot_be_removed_once_it_has_done_its_work(editor: JobEditor) -> None:
+    await editor.start(suspend=True, **overriding(DIALECTS[0], serviceAccountName="other"))
+    outcome = await editor.change(podTemplateOverrides=None)
     assert outcome.denial == denial_message("spec.podTemplateOverrides", "override-after-jobset")
 
 
@@ -217,17 +217,17 @@ WHOLE = {"trainer": TRAINER, "initializer": {"dataset": {"storageUri": "hf://a/b
 
 @pytest.mark.parametrize("suspend", [True, False], ids=["suspended", "running"])
 async def test_immutable_fields_are_rejected_once_a_jobset_exists(
-    suspend: bool, desk: Desk
+    suspend: bool, editor: JobEditor
 ) -> None:
-    await desk.start(suspend=suspend, **WHOLE)
+    await editor.start(suspend=suspend, **WHOLE)
     for path, change in CHANGES.items():
-        outcome = await desk.change(**change)
+        outcome = await editor.change(**change)
         assert outcome.denial == denial_message(path, "change-after-jobset")
-    outcome = await desk.change(labels={"a": "b"}, annotations={"c": "d"})
+    outcome = await editor.change(labels={"a": "b"}, annotations={"c": "d"})
     fields = () if suspend else ("labels", "annotations")
     warnings = [f"spec.{field}: {METADATA_LATER.format(field)}" for field in fields]
     assert (outcome.message, outcome.warnings) == ("", warnings)
-    outcome = await desk.change(trainer=None)
+    outcome = await editor.change(trainer=None)
     fields = (f"spec.trainer.{field}" for field in ("image", "args", "env"))
     errors = (denial_message(field, "change-after-jobset") for field in fields)
     assert outcome.denial == f"[{', '.join(errors)}]"
@@ -236,33 +236,37 @@ async def test_immutable_fields_are_rejected_once_a_jobset_exists(
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED], ids=["complete", "failed"])
 async def test_immutable_fields_are_rejected_after_the_job_finished(
-    end: Object, desk: Desk
+    end: Object, editor: JobEditor
 ) -> None:
-    await desk.start(**WHOLE)
-    await desk.team.job_set_says(end, rows=ROWS)
-    await desk.team.until_says({"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"])
-    await desk.team.delete("JobSet")
-    await desk.team.until_gone("JobSet")
+    await editor.start(**WHOLE)
+    await editor.team.job_set_says(end, rows=ROWS)
+    await editor.team.until_says(
+        {"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"]
+    )
+    await editor.team.delete("JobSet")
+    await editor.team.until_gone("JobSet")
     for path, change in CHANGES.items():
-        outcome = await desk.change(**change)
+        outcome = await editor.change(**change)
         assert outcome.denial == denial_message(path, "change-after-end")
     for dialect in DIALECTS:
-        outcome = await desk.change(suspend=True, **overriding(dialect, serviceAccountName="other"))
+        outcome = await editor.change(
+            suspend=True, **overriding(dialect, serviceAccountName="other")
+        )
         assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-end")
-    outcome = await desk.change(suspend=True, labels={"a": "b"})
+    outcome = await editor.change(suspend=True, labels={"a": "b"})
     ignored = [f"{field}: {AFTER_END}" for field in ("spec.labels", "spec.suspend")]
     assert (outcome.message, outcome.warnings) == ("", ignored)
 
 
-async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) -> None:
-    await desk.create(RUNTIME, managedBy="kueue.x-k8s.io/multikueue", suspend=True, **WHOLE)
+async def test_everything_can_be_changed_before_there_is_a_jobset(editor: JobEditor) -> None:
+    await editor.create(RUNTIME, managedBy="kueue.x-k8s.io/multikueue", suspend=True, **WHOLE)
     for change in CHANGES.values():
-        check_accepted(await desk.change(**change))
+        check_accepted(await editor.change(**change))
     for dialect in DIALECTS:
-        check_accepted(await desk.change(**overriding(dialect, serviceAccountName="other")))
+        check_accepted(await editor.change(**overriding(dialect, serviceAccountName="other")))
 
 
-async def test_fields_written_back_by_go_clients_are_not_a_change(desk: Desk) -> None:
+async def test_fields_written_back_by_go_clients_are_not_a_change(editor: JobEditor) -> None:
     override = {
         "targetJobs": NODE,
         "metadata": {"labels": {"empty": ""}},
@@ -275,7 +279,7 @@ async def test_fields_written_back_by_go_clients_are_not_a_change(desk: Desk) ->
     }
     resources = {"limits": {"cpu": 2, "memory": "1024Mi"}, "requests": {"cpu": "2000m"}}
     trainer = {"resourcesPerNode": resources, "args": [], "env": [{"name": "A"}]}
-    created = await desk.start(trainer=trainer, podTemplateOverrides=[override])
+    created = await editor.start(trainer=trainer, podTemplateOverrides=[override])
     rewritten = {
         **override,
         "metadata": {"labels": {"empty": ""}, "annotations": None},
@@ -300,7 +304,7 @@ async def test_fields_written_back_by_go_clients_are_not_a_change(desk: Desk) ->
 
     async def put(**change: Any) -> AdmissionOutcome:
         now = {**spec, **change}
-        return await desk.person.replace_now(
+        return await editor.user.replace_now(
             created, lambda old: {**old, "spec": now}, dry_run=True
         )
 

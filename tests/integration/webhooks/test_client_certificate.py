@@ -142,8 +142,8 @@ async def test_api_server_with_the_documented_configuration_is_served(
         "metadata": {"name": "job", "namespace": "default"},
         "spec": {"runtimeRef": runtime},
     }
-    async with applicant(identified_plane) as person:
-        assert "must be created before the TrainJob" in (await person.create(job)).denial
+    async with applicant(identified_plane) as user:
+        assert "must be created before the TrainJob" in (await user.create(job)).denial
 
 
 @pytest.mark.parametrize("which", ["without", "foreign", "misnamed"])

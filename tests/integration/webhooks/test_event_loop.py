@@ -30,26 +30,26 @@ LONGEST_REVIEW = RENEW_DEADLINE / 2
 class Tenant:
     """Sends TrainJobs that are small and valid, one after the other."""
 
-    def __init__(self, person: Applicant, namespace: str) -> None:
-        self._person = person
+    def __init__(self, user: Applicant, namespace: str) -> None:
+        self._user = user
         self._job = job_on("TrainingRuntime", namespace, namespace)
-        self.heard: list[AdmissionOutcome] = []
-        self.took: list[float] = []  # seconds
+        self.outcomes: list[AdmissionOutcome] = []
+        self.durations: list[float] = []  # seconds
 
     async def send(self) -> None:
         """Send until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             begun = loop.time()
-            self.heard.append(await self._person.create(self._job, dry_run=True))
-            self.took.append(loop.time() - begun)
+            self.outcomes.append(await self._user.create(self._job, dry_run=True))
+            self.durations.append(loop.time() - begun)
 
     async def until_answered(self) -> None:
         """Wait until a TrainJob that is sent after now was answered."""
-        before = len(self.heard)
+        before = len(self.outcomes)
 
         async def answered() -> bool:
-            return len(self.heard) > before + 1
+            return len(self.outcomes) > before + 1
 
         await until(answered, within=WITHIN, what="another tenant's TrainJobs being answered")
 
@@ -57,10 +57,10 @@ class Tenant:
 @asynccontextmanager
 async def tenant(api: ApiClient, namespace: str) -> AsyncIterator[Tenant]:
     """Another tenant, who sends TrainJobs for the length of the block."""
-    person = applicant_with(api)
+    user = applicant_with(api)
     runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
-    assert (await person.create(runtime)).accepted
-    it = Tenant(person, namespace)
+    assert (await user.create(runtime)).accepted
+    it = Tenant(user, namespace)
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(it.send())
         try:
@@ -71,11 +71,11 @@ async def tenant(api: ApiClient, namespace: str) -> AsyncIterator[Tenant]:
             sending.cancel()
 
 
-async def until_reviewed(person: Applicant, job: Object) -> AdmissionOutcome:
+async def until_reviewed(user: Applicant, job: Object) -> AdmissionOutcome:
     """Send the TrainJob in a dry run until the API server serves the schema without limits."""
 
     async def reviewed() -> AdmissionOutcome | None:
-        outcome = await person.create(job, dry_run=True)
+        outcome = await user.create(job, dry_run=True)
         return None if outcome.status == INVALID else outcome
 
     return await until(reviewed, within=WITHIN, what="the TrainJob passing its schema")
@@ -99,12 +99,12 @@ async def test_review_of_many_quantities_delays_neither_the_lease_nor_other_tena
             await observed.until_renewed(manager)
             before = await probed.longest()
             refused = await until_reviewed(applicant_with(api), hostile)
-            waited = await probed.longest()
+            after = await probed.longest()
             await observed.until_renewed(manager)
             assert manager.is_alive()
-        assert [each.message for each in other.heard if not each.accepted] == []
-        assert waited <= before + LONGEST_WAIT
-        assert max(other.took) < LONGEST_REVIEW
+        assert [each.message for each in other.outcomes if not each.accepted] == []
+        assert after <= before + LONGEST_WAIT
+        assert max(other.durations) < LONGEST_REVIEW
         assert len(observed.holders) == 1
         assert observed.longest_without_renewal.total_seconds() < RENEW_DEADLINE
         assert "may not have more than 3000 fields and items" in refused.denial

@@ -1,4 +1,4 @@
-"""A stranger that floods the webhook's port, while the API server goes on calling it."""
+"""A client floods the webhook's port while the API server continues to call it."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ from tests.support.webhooks import (
 
 pytestmark = pytest.mark.integration
 
-STRANGER = "127.0.0.2"
+OTHER_CLIENT = "127.0.0.2"
 SENDERS = 300
 SILENT = 300  # connections that never begin a handshake
 VARIABLES = 400  # within the limits, so that they are validated
@@ -34,7 +34,7 @@ VARIABLES = 400  # within the limits, so that they are validated
 SIZES = {"small": 1, "large": LARGE}
 WITHIN = 60.0
 CREATED = 10
-GONE = (OSError, asyncio.IncompleteReadError)
+DISCONNECTED = (OSError, asyncio.IncompleteReadError)
 
 
 def train_job(namespace: str, size: int, name: str = "train") -> Object:
@@ -45,7 +45,7 @@ def train_job(namespace: str, size: int, name: str = "train") -> Object:
 
 
 class Flood:
-    """Reviews of a stranger; counts those that were validated."""
+    """Reviews sent by another client; counts those that were validated."""
 
     def __init__(self, port: int, job: Object) -> None:
         self._port = port
@@ -59,12 +59,12 @@ class Flood:
         while True:
             try:
                 await self._send_on_one(tls)
-            except GONE:
+            except DISCONNECTED:
                 await asyncio.sleep(0.05)
 
     async def _send_on_one(self, tls: ssl.SSLContext) -> None:
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self._port, ssl=tls, local_addr=(STRANGER, 0)
+            "127.0.0.1", self._port, ssl=tls, local_addr=(OTHER_CLIENT, 0)
         )
         try:
             while True:
@@ -76,20 +76,20 @@ class Flood:
         finally:
             writer.transport.abort()
 
-    async def say_nothing(self) -> None:
+    async def stay_silent(self) -> None:
         """Open connections again and again, without ever beginning a handshake."""
         while True:
             try:
                 reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", self._port, local_addr=(STRANGER, 0)
+                    "127.0.0.1", self._port, local_addr=(OTHER_CLIENT, 0)
                 )
-            except GONE:
+            except DISCONNECTED:
                 await asyncio.sleep(0.05)
                 continue
             self.silent += 1
             try:
                 await reader.read()
-            except GONE:
+            except DISCONNECTED:
                 await asyncio.sleep(0.05)
             finally:
                 writer.transport.abort()
@@ -100,16 +100,16 @@ async def flooding(port: int, job: Object) -> AsyncIterator[Flood]:
     """A flood for the length of the block, which begins when it is under way."""
     flood = Flood(port, job)
 
-    async def is_under_way() -> bool:
+    async def has_started() -> bool:
         return flood.validated > 5 and flood.silent > SILENT // 2
 
     async with asyncio.TaskGroup() as tasks:
         running = [
             *(tasks.create_task(flood.send()) for _ in range(SENDERS)),
-            *(tasks.create_task(flood.say_nothing()) for _ in range(SILENT)),
+            *(tasks.create_task(flood.stay_silent()) for _ in range(SILENT)),
         ]
         try:
-            await until(is_under_way, within=WITHIN, what="the flood")
+            await until(has_started, within=WITHIN, what="the flood")
             yield flood
         finally:
             for each in running:
@@ -122,17 +122,17 @@ async def test_flood_of_an_unauthenticated_client_does_not_block_the_api_server(
 ) -> None:
     job = train_job(namespace, size)
     assert (len(orjson.dumps(review(job))) > LARGE) is (size == SIZES["large"])
-    async with admitting_manager(plane), applicant(plane) as person, plane.client() as api:
+    async with admitting_manager(plane), applicant(plane) as user, plane.client() as api:
         runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
-        assert (await person.create(runtime)).accepted
+        assert (await user.create(runtime)).accepted
         [service, *_] = (await api.get(CONFIGURATION_PATH))["webhooks"]
-        heard, served_meanwhile = [], []
+        outcomes, served_between = [], []
         async with flooding(service["clientConfig"]["service"]["port"], job) as flood:
             for number in range(CREATED):
                 before = flood.validated
                 created = train_job(namespace, size, f"job-{number}")
-                heard.append(await person.create(created, dry_run=True))
-                served_meanwhile.append(flood.validated - before)
-        assert [(each.accepted, each.message) for each in heard] == [(True, "")] * CREATED
+                outcomes.append(await user.create(created, dry_run=True))
+                served_between.append(flood.validated - before)
+        assert [(each.accepted, each.message) for each in outcomes] == [(True, "")] * CREATED
         # In order of arrival, a request would wait for about as many as there are senders.
-        assert median(served_meanwhile) < SENDERS / 8
+        assert median(served_between) < SENDERS / 8

@@ -35,14 +35,14 @@ def kubectl(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        printed, complaint = await process.communicate()
+        printed, errors = await process.communicate()
         assert process.returncode is not None
-        return process.returncode, printed.decode(), complaint.decode()
+        return process.returncode, printed.decode(), errors.decode()
 
     return run
 
 
-WAYS = (
+COMMANDS = (
     ("apply",),
     ("apply", "--dry-run=server"),
     ("apply", "--server-side"),
@@ -50,54 +50,54 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 async def test_error_and_warning_are_printed(
-    way: tuple[str, ...], kubectl: Kubectl, person: Applicant, namespace: str
+    command: tuple[str, ...], kubectl: Kubectl, user: Applicant, namespace: str
 ) -> None:
-    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
     at = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
 
     job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES", "value": "3"}]}
-    code, printed, complaint = await kubectl(job, *way)
+    code, printed, errors = await kubectl(job, *command)
     assert (code, printed) == (1, "")
-    *_, last = complaint.splitlines()
+    *_, last = errors.splitlines()
     assert last.startswith('Error from server (Forbidden): error when creating "job.yaml": ') or (
-        way == ("apply", "--server-side") and last.startswith("Error from server (Forbidden): ")
+        command == ("apply", "--server-side") and last.startswith("Error from server (Forbidden): ")
     )
     assert last.endswith(
         'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: '
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     )
-    assert await person.get(at) is None
+    assert await user.get(at) is None
 
     gpu = {"limits": {"nvidia.com/gpu": "1"}}
     job["spec"]["trainer"] = {"numProcPerNode": 2, "resourcesPerNode": gpu}
-    code, printed, complaint = await kubectl(job, *way)
-    done = {"create": "created", "--server-side": "serverside-applied"}.get(way[-1], "created")
-    dry = " (server dry run)" if way[-1] == "--dry-run=server" else ""
+    code, printed, errors = await kubectl(job, *command)
+    done = {"create": "created", "--server-side": "serverside-applied"}.get(command[-1], "created")
+    dry = " (server dry run)" if command[-1] == "--dry-run=server" else ""
     assert (code, printed) == (0, f"trainjob.trainer.kubeflow.org/train {done}{dry}\n")
-    assert complaint == (
+    assert errors == (
         "Warning: spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run "
         "1, or request more in spec.trainer.resourcesPerNode\n"
     )
-    assert (await person.get(at) is None) is bool(dry)
+    assert (await user.get(at) is None) is bool(dry)
 
 
 async def test_pod_template_overrides_of_a_running_train_job_cannot_be_changed(
-    kubectl: Kubectl, person: Applicant, namespace: str
+    kubectl: Kubectl, user: Applicant, namespace: str
 ) -> None:
-    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
     assert (await kubectl(job, "apply"))[0] == 0
     job["spec"]["podTemplateOverrides"] = [
         {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"disk": "ssd"}}}
     ]
-    for way in (("apply",), ("apply", "--dry-run=server")):
-        code, printed, complaint = await kubectl(job, *way)
+    for command in (("apply",), ("apply", "--dry-run=server")):
+        code, printed, errors = await kubectl(job, *command)
         assert (code, printed) == (1, "")
-        assert complaint.endswith(
+        assert errors.endswith(
             "denied the request: spec.podTemplateOverrides: Forbidden: PodTemplateOverrides can "
             "only be modified when the TrainJob is suspended\n"
         )

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.integration
 
 Change = Callable[[Object], Object]
 
-KNOWN_BEFORE = "the stored object already has this error: "
+EXISTING_ERROR = "the stored object already has this error: "
 BOTH = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
 DATASET: Object = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
 NO_INITIALIZER = (
     "spec.runtimeRef: Invalid value: <runtimeRef>: must have dataset-initializer job when "
     "trainJob is configured with input datasetConfig"
 )
-GONE = (
+DISCONNECTED = (
     "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime.trainer.kubeflow.org "
     '"<runtime>" not found: specified trainingRuntime must be created before the TrainJob is '
     "created"
@@ -46,29 +46,29 @@ def check_accepted(outcome: AdmissionOutcome, *warnings: str) -> None:
 
 
 @pytest_asyncio.fixture
-async def team(api: ApiClient, namespace: str, person: Applicant) -> Team:
+async def team(api: ApiClient, namespace: str, user: Applicant) -> Team:
     return Team(api, namespace)
 
 
-async def start(team: Team, person: Applicant, runtime: Object = BOTH, **spec: Any) -> Object:
+async def start(team: Team, user: Applicant, runtime: Object = BOTH, **spec: Any) -> Object:
     """A TrainJob on this runtime, which is in use from then on."""
     place = placed(runtime, "TrainingRuntime", "torch", team.namespace)
-    check_accepted(await person.create(place))
+    check_accepted(await user.create(place))
     job = job_on("TrainingRuntime", "torch", team.namespace, **spec)
-    check_accepted(await person.create(job))
+    check_accepted(await user.create(job))
     await team.until_in_use()
     return job
 
 
-async def edit_runtime(team: Team, person: Applicant, runtime: Object) -> None:
+async def edit_runtime(team: Team, user: Applicant, runtime: Object) -> None:
     """Change the runtime under its TrainJobs."""
     stored = await team.get("TrainingRuntime", "torch")
     spec = {"spec": runtime["spec"]}
-    check_accepted(await person.replace_now(stored, lambda now: {**now, **spec}))
+    check_accepted(await user.replace_now(stored, lambda now: {**now, **spec}))
 
 
 async def remove_runtime(team: Team) -> None:
-    """Delete the runtime although it is in use, as somebody who removes its finalizer does."""
+    """Delete the runtime although it is in use, by removing its finalizer."""
     await team.delete("TrainingRuntime", "torch")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
     await team.until_gone("TrainingRuntime", "torch")
@@ -84,101 +84,101 @@ def with_metadata(**fields: Any) -> Change:
     return lambda now: {**now, "metadata": {**now["metadata"], **fields}}
 
 
-async def until_told(person: Applicant, job: Object, text: str) -> None:
-    """Wait until the manager has heard of what happened to the runtime."""
+async def until_denied(user: Applicant, job: Object, text: str) -> None:
+    """Wait until the manager's cache holds the change of the runtime."""
 
-    async def told() -> bool:
-        outcome = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
+    async def is_denied() -> bool:
+        outcome = await user.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
         return text in outcome.warnings
 
-    await until(told, within=ANY_MOMENT, what=f"the webhook telling that {text}")
+    await until(is_denied, within=ANY_MOMENT, what=f"the webhook telling that {text}")
 
 
-@pytest.mark.parametrize("trouble", ["edited", "deleted"])
+@pytest.mark.parametrize("failure", ["edited", "deleted"])
 async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
-    trouble: str, person: Applicant, team: Team
+    failure: str, user: Applicant, team: Team
 ) -> None:
-    job = await start(team, person, **DATASET)
+    job = await start(team, user, **DATASET)
     await team.until_there("JobSet")
-    text = NO_INITIALIZER if trouble == "edited" else GONE
-    told = KNOWN_BEFORE + expected(text, "TrainingRuntime", "torch")
-    await (edit_runtime(team, person, torch()) if trouble == "edited" else remove_runtime(team))
-    await until_told(person, job, told)
+    text = NO_INITIALIZER if failure == "edited" else DISCONNECTED
+    is_denied = EXISTING_ERROR + expected(text, "TrainingRuntime", "torch")
+    await (edit_runtime(team, user, torch()) if failure == "edited" else remove_runtime(team))
+    await until_denied(user, job, is_denied)
     for suspend in (True, False):
         change = {"spec": {"suspend": suspend}}
-        check_accepted(await person.patch(job, change, dry_run=True), told)
-        check_accepted(await person.patch(job, change), told)
+        check_accepted(await user.patch(job, change, dry_run=True), is_denied)
+        check_accepted(await user.patch(job, change), is_denied)
         stored = await team.get("TrainJob")
         assert stored["spec"]["suspend"] is suspend
-        # Who changes what is no part of the spec is not even told.
+        # A change outside the spec does not even cause a warning.
         for field in ("labels", "annotations"):
             label = {field: {"acme.io/suspended": str(suspend)}}
-            check_accepted(await person.patch(job, {"metadata": label}))
+            check_accepted(await user.patch(job, {"metadata": label}))
         put = with_metadata(annotations={"acme.io/put": str(suspend)})
-        check_accepted(await person.replace_now(job, put))
+        check_accepted(await user.replace_now(job, put))
     applied = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
-    check_accepted(await person.apply(applied), told)
+    check_accepted(await user.apply(applied), is_denied)
 
 
-async def test_only_new_errors_are_rejected_on_update(person: Applicant, team: Team) -> None:
+async def test_only_new_errors_are_rejected_on_update(user: Applicant, team: Team) -> None:
     multikueue = "kueue.x-k8s.io/multikueue"
-    job = await start(team, person, suspend=True, managedBy=multikueue, **DATASET)
-    await edit_runtime(team, person, torch())
-    told = KNOWN_BEFORE + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
-    await until_told(person, job, told)
-    outcome = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
+    job = await start(team, user, suspend=True, managedBy=multikueue, **DATASET)
+    await edit_runtime(team, user, torch())
+    is_denied = EXISTING_ERROR + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
+    await until_denied(user, job, is_denied)
+    outcome = await user.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
     assert outcome.denial == (
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     )
-    assert outcome.warnings == [told]
-    check_accepted(await person.patch(job, {"spec": {"initializer": None}}))
+    assert outcome.warnings == [is_denied]
+    check_accepted(await user.patch(job, {"spec": {"initializer": None}}))
 
 
 async def test_train_job_can_be_deleted_after_its_runtime_changed(
-    person: Applicant, team: Team
+    user: Applicant, team: Team
 ) -> None:
-    job = await start(team, person, **DATASET)
+    job = await start(team, user, **DATASET)
     hold = {"metadata": {"finalizers": ["acme.io/hold", "acme.io/other"]}}
-    check_accepted(await person.patch(job, hold))
+    check_accepted(await user.patch(job, hold))
     await remove_runtime(team)
     await team.delete("TrainJob")
     stored = await team.get("TrainJob")
     assert "deletionTimestamp" in stored["metadata"]
     # Also with what would be refused if it were to stay.
     changes = {"trainer": {"env": [{"name": "PET_NNODES"}]}}
-    check_accepted(await person.patch(job, {"spec": changes}))
-    check_accepted(await person.patch(job, {"metadata": {"finalizers": ["acme.io/other"]}}))
-    check_accepted(await person.replace_now(job, with_metadata(finalizers=[])))
+    check_accepted(await user.patch(job, {"spec": changes}))
+    check_accepted(await user.patch(job, {"metadata": {"finalizers": ["acme.io/other"]}}))
+    check_accepted(await user.replace_now(job, with_metadata(finalizers=[])))
     assert await team.find("TrainJob") is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_runtime_and_its_train_job_can_be_created_at_once(
-    kind: str, person: Applicant, namespace: str
+    kind: str, user: Applicant, namespace: str
 ) -> None:
     for number in range(30):
         name = f"{namespace}-{number}"
         job = job_on(kind, name, namespace, name=f"train-{number}", suspend=True)
-        check_accepted(await person.create(placed(torch(), kind, name, namespace)))
-        check_accepted(await person.create(job))
+        check_accepted(await user.create(placed(torch(), kind, name, namespace)))
+        check_accepted(await user.create(job))
 
 
 async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
-    person: Applicant, team: Team
+    user: Applicant, team: Team
 ) -> None:
     """The cache may still have it without the job that fetches the dataset."""
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True, **DATASET)
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
-    check_accepted(await person.create(runtime))
+    check_accepted(await user.create(runtime))
     for _ in range(10):
-        await edit_runtime(team, person, BOTH)
-        check_accepted(await person.create(job, dry_run=True))
-        await edit_runtime(team, person, torch())
+        await edit_runtime(team, user, BOTH)
+        check_accepted(await user.create(job, dry_run=True))
+        await edit_runtime(team, user, torch())
 
 
 async def test_train_job_can_be_created_immediately_after_its_priority_class(
-    person: Applicant, team: Team
+    user: Applicant, team: Team
 ) -> None:
     name = team.namespace
     priority = {
@@ -192,49 +192,49 @@ async def test_train_job_can_be_created_immediately_after_its_priority_class(
     runtime = torch(critical, node)
     runtime["spec"]["podGroupPolicy"] = {"volcano": {}}
     check_accepted(
-        await person.create(placed(runtime, "TrainingRuntime", "torch", team.namespace)),
+        await user.create(placed(runtime, "TrainingRuntime", "torch", team.namespace)),
         "spec.podGroupPolicy.volcano: the pods of other name no scheduler that would start them "
         "together: give them schedulerName: volcano",
     )
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
-    outcome = await person.create(job)
+    outcome = await user.create(job)
     missing = f'PriorityClass "{name}" doesn\'t exist'
     assert missing in outcome.denial
-    check_accepted(await person.create(priority))
-    check_accepted(await person.create(job))
+    check_accepted(await user.create(priority))
+    check_accepted(await user.create(job))
 
 
 async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
-    person: Applicant, team: Team
+    user: Applicant, team: Team
 ) -> None:
-    job = await start(team, person, torch(), suspend=True)
+    job = await start(team, user, torch(), suspend=True)
     stored = await team.get("TrainingRuntime", "torch")
     labels = {"trainer.kubeflow.org/support": "deprecated"}
     message = (
         'TrainingRuntime "torch" is deprecated and will be removed in a future release of '
         f"Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
     )
-    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), message)
-    await until_told(person, job, f"Referenced {message}")
+    check_accepted(await user.patch(stored, {"metadata": {"labels": labels}}), message)
+    await until_denied(user, job, f"Referenced {message}")
     resumed = {"spec": {"suspend": False}}
-    check_accepted(await person.patch(job, resumed), f"Referenced {message}")
-    check_accepted(await person.patch(job, {"metadata": {"labels": {"a": "b"}}}))
-    check_accepted(await person.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
+    check_accepted(await user.patch(job, resumed), f"Referenced {message}")
+    check_accepted(await user.patch(job, {"metadata": {"labels": {"a": "b"}}}))
+    check_accepted(await user.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
 
 
-async def test_runtime_being_deleted_is_not_validated(person: Applicant, team: Team) -> None:
+async def test_runtime_being_deleted_is_not_validated(user: Applicant, team: Team) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
     runtime["metadata"]["finalizers"] = ["acme.io/hold"]
-    check_accepted(await person.create(runtime))
-    await person.delete(runtime)
+    check_accepted(await user.create(runtime))
+    await user.delete(runtime)
     spec = torch(job_with(replicas=2))["spec"]
-    check_accepted(await person.replace_now(runtime, lambda now: {**now, "spec": spec}))
-    check_accepted(await person.replace_now(runtime, with_metadata(finalizers=[])))
-    assert await person.get(runtime) is None
+    check_accepted(await user.replace_now(runtime, lambda now: {**now, "spec": spec}))
+    check_accepted(await user.replace_now(runtime, with_metadata(finalizers=[])))
+    assert await user.get(runtime) is None
 
 
-async def test_updates_of_kueue_are_accepted(person: Applicant, team: Team) -> None:
-    job = await start(team, person, suspend=True)
+async def test_updates_of_kueue_are_accepted(user: Applicant, team: Team) -> None:
+    job = await start(team, user, suspend=True)
     await team.until_there("JobSet")
     await team.job_set_says(rows=[ROW])
     await team.until_rows(ROW)
@@ -252,9 +252,9 @@ async def test_updates_of_kueue_are_accepted(person: Applicant, team: Team) -> N
     }
     admitted = with_spec(podTemplateOverrides=[override])
     at_once = with_spec(podTemplateOverrides=[override], suspend=False)
-    check_accepted(await person.replace_now(job, at_once, dry_run=True))
-    check_accepted(await person.replace_now(job, admitted))
-    check_accepted(await person.patch(job, {"spec": {"suspend": False}}))
+    check_accepted(await user.replace_now(job, at_once, dry_run=True))
+    check_accepted(await user.replace_now(job, admitted))
+    check_accepted(await user.patch(job, {"spec": {"suspend": False}}))
 
     async def placed_pods() -> bool:
         job_set = await team.get("JobSet")
@@ -266,36 +266,36 @@ async def test_updates_of_kueue_are_accepted(person: Applicant, team: Team) -> N
     await until(placed_pods, within=ANY_MOMENT, what="the JobSet being as Kueue wants it")
     # It stops the job, and takes back what it wrote, in one request as well.
     evicted = with_spec(podTemplateOverrides=[], suspend=True)
-    check_accepted(await person.replace_now(job, evicted, dry_run=True))
-    check_accepted(await person.patch(job, {"spec": {"suspend": True}}))
+    check_accepted(await user.replace_now(job, evicted, dry_run=True))
+    check_accepted(await user.patch(job, {"spec": {"suspend": True}}))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_managers_own_finalizer_passes(kind: str, person: Applicant, team: Team) -> None:
+async def test_the_managers_own_finalizer_passes(kind: str, user: Applicant, team: Team) -> None:
     name = team.namespace
     runtime = placed(torch(), kind, name, team.namespace)
-    check_accepted(await person.create(runtime))
+    check_accepted(await user.create(runtime))
     job = job_on(kind, name, team.namespace, suspend=True)
-    check_accepted(await person.create(job))
+    check_accepted(await user.create(job))
 
     async def is_in_use() -> bool:
-        return IN_USE in finalizers(await person.get(runtime))
+        return IN_USE in finalizers(await user.get(runtime))
 
     await until(is_in_use, within=ANY_MOMENT, what="the runtime being in use")
-    await person.delete(runtime)
-    stored = await person.get(runtime)
+    await user.delete(runtime)
+    stored = await user.get(runtime)
     assert stored is not None
     assert "deletionTimestamp" in stored["metadata"]
     await team.delete("TrainJob")
 
     async def is_gone() -> bool:
-        return await person.get(runtime) is None
+        return await user.get(runtime) is None
 
     await until(is_gone, within=ANY_MOMENT, what="the end of the runtime")
 
 
 async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
-    person: Applicant, team: Team
+    user: Applicant, team: Team
 ) -> None:
     """Whatever is wrong with it, that was not the doing of who labels it."""
     broken: Object = {
@@ -303,21 +303,21 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
         "kind": "ClusterTrainingRuntime",
         "metadata": {"name": "old-unusable"},
     }
-    check_accepted(await person.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
-    check_accepted(await person.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
-    check_accepted(await person.patch(broken, {"metadata": {"finalizers": None}}))
-    outcome = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
+    check_accepted(await user.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
+    check_accepted(await user.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
+    check_accepted(await user.patch(broken, {"metadata": {"finalizers": None}}))
+    outcome = await user.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
     assert outcome.accepted
     assert outcome.warnings[0].startswith(
         "the stored object already has this error: spec.template.spec.replicatedJobs[1]"
     )
     worse = {"spec": {"template": {"spec": {"replicatedJobs": None}}}}
-    assert (await person.patch(broken, worse)).denial.startswith("spec.template.spec: Required")
+    assert (await user.patch(broken, worse)).denial.startswith("spec.template.spec: Required")
 
 
-async def test_many_at_once(person: Applicant, team: Team) -> None:
-    """The API server asks on several connections at once."""
-    await start(team, person, runtime=torch())
+async def test_many_at_once(user: Applicant, team: Team) -> None:
+    """The API server calls the webhook on several connections at once."""
+    await start(team, user, runtime=torch())
     jobs = [
         job_on("TrainingRuntime", "torch", team.namespace, name=f"many-{number}")
         for number in range(60)
@@ -326,5 +326,5 @@ async def test_many_at_once(person: Applicant, team: Team) -> None:
         if number % 2:
             job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES"}]}
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
+        tasks = [group.create_task(user.create(job, dry_run=True)) for job in jobs]
     assert [each.result().status for each in tasks] == [201, 403] * 30

@@ -67,8 +67,8 @@ async def manager(
 
 
 @pytest.fixture
-def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
-    """Somebody who asks once only, for the answers are counted here."""
+def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
+    """A user who does not retry, because the responses are counted here."""
     return applicant_with(api)
 
 
@@ -87,8 +87,8 @@ async def samples(address: str) -> dict[tuple[str, str, str], float]:
     }
 
 
-async def owes_no_finalizer(api: ApiClient) -> bool:
-    """Whether the manager has nothing left to write to runtimes, about which it would be asked."""
+async def has_no_finalizer(api: ApiClient) -> bool:
+    """Whether the manager has no more writes to runtimes, which would call the webhook."""
     jobs = (await api.get(TRAIN_JOBS.collection_path()))["items"]
     in_use = {runtime_in_use(job) for job in jobs}
     for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
@@ -109,9 +109,9 @@ def runtime_in_use(job: Object) -> tuple[str, str, str]:
 
 
 async def settled_samples(address: str, api: ApiClient) -> dict[tuple[str, str, str], float]:
-    """The same when nobody asks any more: not even the manager, about what it has written."""
+    """The same once no more requests arrive, not even for writes of the manager."""
     what = "the manager's finalizers on runtimes"
-    await until(lambda: owes_no_finalizer(api), within=30, what=what)
+    await until(lambda: has_no_finalizer(api), within=30, what=what)
     last: dict[tuple[str, str, str], float] = {}
 
     async def unchanged() -> dict[tuple[str, str, str], float] | None:
@@ -124,16 +124,16 @@ async def settled_samples(address: str, api: ApiClient) -> dict[tuple[str, str, 
 
 
 async def test_requests_are_counted(
-    person: Applicant, metrics_address: str, api: ApiClient, namespace: str
+    user: Applicant, metrics_address: str, api: ApiClient, namespace: str
 ) -> None:
     before = await settled_samples(metrics_address, api)
     for kind in KINDS:
         for _ in range(2):
-            await person.create(placed(torch(), kind, namespace, namespace), dry_run=True)
+            await user.create(placed(torch(), kind, namespace, namespace), dry_run=True)
     job = train_job("train", runtimeRef={"name": "nowhere"})
     job["metadata"]["namespace"] = namespace
     for _ in range(3):
-        assert (await person.create(job)).denial
+        assert (await user.create(job)).denial
     after = await samples(metrics_address)
     for kind, number in (("trainjob", 3), *((kind.lower(), 2) for kind in KINDS)):
         path = PATH.format(kind)
@@ -162,30 +162,30 @@ async def denials(address: str) -> Counter[tuple[str, str]]:
 
 
 async def test_denials_are_counted_by_rule(
-    person: Applicant, metrics_address: str, namespace: str
+    user: Applicant, metrics_address: str, namespace: str
 ) -> None:
     before = await denials(metrics_address)
     bad = torch(job_with(replicas=2, spec={"parallelism": 0}))
     good = placed(torch(), KINDS[0], "torch", namespace)
-    assert (await person.create(good)).accepted
+    assert (await user.create(good)).accepted
     for kind in KINDS:
-        assert (await person.create(placed(bad, kind, namespace, namespace))).denial
-    there = reference(KINDS[0], "torch")
+        assert (await user.create(placed(bad, kind, namespace, namespace))).denial
+    ref = reference(KINDS[0], "torch")
     reserved = [{"name": "PET_NNODES", "value": "1"}]
-    lost = [{"targetJobs": [{"name": name}]} for name in ("nod", "nods")]
+    misspelled = [{"targetJobs": [{"name": name}]} for name in ("nod", "nods")]
     for name, spec in (
         ("a", {"runtimeRef": reference(KINDS[0], "nowhere")}),
         ("b", {"runtimeRef": reference(KINDS[0], "nowhere")}),
-        ("c", {"runtimeRef": there, "trainer": {"env": reserved}}),
+        ("c", {"runtimeRef": ref, "trainer": {"env": reserved}}),
         (
             "x" * 60,
-            {"runtimeRef": there, "trainer": {"env": reserved}, "podTemplateOverrides": lost},
+            {"runtimeRef": ref, "trainer": {"env": reserved}, "podTemplateOverrides": misspelled},
         ),
     ):
         job = train_job(name, **spec)
         job["metadata"]["namespace"] = namespace
         for dry_run in (True, False):
-            assert (await person.create(job, dry_run=dry_run)).denial
+            assert (await user.create(job, dry_run=dry_run)).denial
     assert await denials(metrics_address) - before == {
         **{(kind, "runtime-replicas"): 1 for kind in KINDS},
         **{(kind, "runtime-parallelism"): 1 for kind in KINDS},
@@ -197,36 +197,36 @@ async def test_denials_are_counted_by_rule(
 
 
 async def test_policy_of_a_disabled_plugin(
-    person: Applicant, metrics_address: str, namespace: str
+    user: Applicant, metrics_address: str, namespace: str
 ) -> None:
     node = job_with(pod={"schedulerName": "volcano"})
     for name, policy in (("with", {"podGroupPolicy": {"volcano": {}}}), ("without", {})):
         manifest = runtime_of(jobs=[node], **policy)
         place = placed(manifest, "TrainingRuntime", name, namespace)
-        assert (await person.create(place)).accepted
+        assert (await user.create(place)).accepted
     before = await denials(metrics_address)
     answers = {}
     for name in ("with", "without"):
         job = train_job("train", runtimeRef=reference("TrainingRuntime", name))
         job["metadata"]["namespace"] = namespace
-        answers[name] = await person.create(job)
-    said = expected(PLUGIN_DISABLED.format(namespace), "TrainingRuntime", "with")
-    assert answers["with"].denial == said
+        answers[name] = await user.create(job)
+    message = expected(PLUGIN_DISABLED.format(namespace), "TrainingRuntime", "with")
+    assert answers["with"].denial == message
     assert answers["without"].accepted
     assert await denials(metrics_address) - before == {("TrainJob", "plugin-off"): 1}
 
 
 async def test_string_processes_are_rejected_where_the_configuration_demands_it(
-    person: Applicant, metrics_address: str, namespace: str
+    user: Applicant, metrics_address: str, namespace: str
 ) -> None:
-    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     before = await denials(metrics_address)
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
     job["metadata"]["namespace"] = namespace
     job["spec"]["trainer"] = {"numProcPerNode": "auto"}
-    rejected = await person.create(job)
+    rejected = await user.create(job)
     assert (rejected.status, rejected.denial) == (403, NO_STRING)
     assert await denials(metrics_address) - before == {("TrainJob", "processes-not-integer"): 1}
     job["spec"]["trainer"] = {"numProcPerNode": 2}
-    accepted = await person.create(job)
+    accepted = await user.create(job)
     assert (accepted.accepted, accepted.warnings) == (True, [])

@@ -25,9 +25,9 @@ NO_STEP = "must have {0}-initializer job when trainJob is configured with input 
 
 
 @pytest_asyncio.fixture
-async def here(person: Applicant, namespace: str) -> str:
+async def here(user: Applicant, namespace: str) -> str:
     """A namespace with a runtime `torch`."""
-    outcome = await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))
+    outcome = await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))
     assert outcome.accepted
     return namespace
 
@@ -39,8 +39,8 @@ def job_in(namespace: str, name: str = "train", **spec: Any) -> Object:
     return job
 
 
-async def test_a_denial(person: Applicant, here: str) -> None:
-    outcome = await person.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
+async def test_a_denial(user: Applicant, here: str) -> None:
+    outcome = await user.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
     assert outcome.body == {
         "kind": "Status",
         "apiVersion": "v1",
@@ -66,9 +66,9 @@ async def test_a_denial(person: Applicant, here: str) -> None:
 
 @pytest.mark.parametrize(("kind", "webhook"), RUNTIMES.items())
 async def test_a_denial_of_a_runtime(
-    kind: str, webhook: str, person: Applicant, namespace: str
+    kind: str, webhook: str, user: Applicant, namespace: str
 ) -> None:
-    outcome = await person.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
+    outcome = await user.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
     assert outcome.message == (
         f'admission webhook "{webhook}" denied the request: '
         "spec.template.spec.replicatedJobs[0].replicas: Invalid value: 2: always must be 1"
@@ -76,7 +76,7 @@ async def test_a_denial_of_a_runtime(
     assert outcome.body["details"]["kind"] == kind
 
 
-async def test_all_errors_are_reported_together(person: Applicant, here: str) -> None:
+async def test_all_errors_are_reported_together(user: Applicant, here: str) -> None:
     """Also those that are found at different stages: overrides, plugins, the name."""
     job = job_in(
         here,
@@ -88,9 +88,9 @@ async def test_all_errors_are_reported_together(person: Applicant, here: str) ->
         },
         podTemplateOverrides=[{"targetJobs": [{"name": "nodes"}]}],
     )
-    outcome = await person.create(job)
-    told = {cause["field"]: cause["message"] for cause in outcome.body["details"]["causes"]}
-    assert sorted(told) == [
+    outcome = await user.create(job)
+    causes = {cause["field"]: cause["message"] for cause in outcome.body["details"]["causes"]}
+    assert sorted(causes) == [
         "metadata.name",
         "spec.initializer.model.secretRef.name",
         "spec.podTemplateOverrides[0].targetJobs[0].name",
@@ -104,7 +104,7 @@ async def test_all_errors_are_reported_together(person: Applicant, here: str) ->
 
 
 async def test_all_errors_of_a_runtime_are_reported_together(
-    person: Applicant, namespace: str
+    user: Applicant, namespace: str
 ) -> None:
     manifest = torch(
         job_with("dataset-initializer", "dataset-initializer", replicas=2),
@@ -112,7 +112,7 @@ async def test_all_errors_of_a_runtime_are_reported_together(
         job_with(replicas=3),
         job_with("other", None, spec={"parallelism": -1}),
     )
-    outcome = await person.create(placed(manifest, "TrainingRuntime", "torch", namespace))
+    outcome = await user.create(placed(manifest, "TrainingRuntime", "torch", namespace))
     jobs = "spec.template.spec.replicatedJobs"
     fields = [cause["field"] for cause in outcome.body["details"]["causes"]]
     assert fields == [
@@ -123,10 +123,10 @@ async def test_all_errors_of_a_runtime_are_reported_together(
     ]
 
 
-async def test_each_error_is_reported_once(person: Applicant, here: str) -> None:
+async def test_each_error_is_reported_once(user: Applicant, here: str) -> None:
     twice = [{"name": "node"}, {"name": "node"}]
     override = {"targetJobs": twice, "spec": {"containers": [{"name": "typo"}]}}
-    outcome = await person.create(job_in(here, podTemplateOverrides=[override]))
+    outcome = await user.create(job_in(here, podTemplateOverrides=[override]))
     assert outcome.denial == (
         'spec.podTemplateOverrides[0].spec.containers[0].name: Invalid value: "typo": must not '
         "have container that doesn't exist in the runtime job node"
@@ -134,24 +134,24 @@ async def test_each_error_is_reported_once(person: Applicant, here: str) -> None
 
 
 async def test_number_of_reported_errors_is_limited_to_a_hundred(
-    person: Applicant, here: str
+    user: Applicant, here: str
 ) -> None:
     overrides = [
         {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
         for number in range(75)
     ]
-    outcome = await person.create(job_in(here, podTemplateOverrides=overrides))
+    outcome = await user.create(job_in(here, podTemplateOverrides=overrides))
     assert len(outcome.body["details"]["causes"]) == 100
     assert outcome.denial.count("must not have targetJob") == 100
 
 
-async def test_denial_contains_its_warnings(person: Applicant, here: str) -> None:
+async def test_denial_contains_its_warnings(user: Applicant, here: str) -> None:
     trainer = {
         "env": [{"name": "PET_NNODES"}],
         "numProcPerNode": 2,
         "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
     }
-    outcome = await person.create(job_in(here, trainer=trainer))
+    outcome = await user.create(job_in(here, trainer=trainer))
     assert outcome.denial == RESERVED
     assert outcome.warnings == [
         "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or "
@@ -159,30 +159,30 @@ async def test_denial_contains_its_warnings(person: Applicant, here: str) -> Non
     ]
 
 
-async def test_long_values_are_cut(person: Applicant, here: str) -> None:
+async def test_long_values_are_cut(user: Applicant, here: str) -> None:
     name = f"PET_{'X' * 200}"
     override = {
         "targetJobs": [{"name": "node"}],
         "spec": {"containers": [{"name": "node", "env": [{"name": name, "value": "hunter2"}]}]},
     }
-    outcome = await person.create(job_in(here, podTemplateOverrides=[override]))
+    outcome = await user.create(job_in(here, podTemplateOverrides=[override]))
     assert f'["PET_{"X" * 114}…: must not have envs for the' in outcome.denial
     assert "hunter2" not in outcome.message
 
 
-async def test_generated_name_is_validated(person: Applicant, here: str) -> None:
-    """The API server adds five characters, before it asks."""
+async def test_generated_name_is_validated(user: Applicant, here: str) -> None:
+    """The API server adds five characters before it calls the webhook."""
     job = job_in(here)
     for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):
         job["metadata"] = {"generateName": prefix, "namespace": here}
-        outcome = await person.create_nameless(job)
+        outcome = await user.create_nameless(job)
         assert outcome.accepted is is_accepted
     assert outcome.denial.startswith(f'metadata.name: Invalid value: "{"x" * 44}')
     assert "must be no more than 48 characters: each pod of the job node" in outcome.denial
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "expected_message"),
     [
         ({"trainer": {"numNodes": 0}}, "should be greater than or equal to 1"),
         (
@@ -200,20 +200,20 @@ async def test_generated_name_is_validated(person: Applicant, here: str) -> None
     ],
 )
 async def test_schema_errors_are_reported_by_the_api_server(
-    spec: Object, says: str, person: Applicant, here: str
+    spec: Object, expected_message: str, user: Applicant, here: str
 ) -> None:
-    outcome = await person.create(job_in(here, **spec))
+    outcome = await user.create(job_in(here, **spec))
     assert (outcome.status, outcome.body["reason"], outcome.denial) == (422, "Invalid", "")
-    assert says in outcome.message
+    assert expected_message in outcome.message
 
 
-async def test_a_gang_cannot_wait_for_less_than_no_time(person: Applicant, namespace: str) -> None:
+async def test_a_gang_cannot_wait_for_less_than_no_time(user: Applicant, namespace: str) -> None:
     manifest = torch(job_with(pod={"schedulerName": "gangs"}))
     for seconds, is_accepted in ((0, True), (-1, False)):
         policy = {"coscheduling": {"scheduleTimeoutSeconds": seconds}}
         manifest["spec"]["podGroupPolicy"] = policy
         place = placed(manifest, "TrainingRuntime", "gangs", namespace)
-        assert (await person.create(place, dry_run=True)).accepted is is_accepted
+        assert (await user.create(place, dry_run=True)).accepted is is_accepted
 
 
 def sizes(count: int) -> list[Object]:
@@ -232,29 +232,29 @@ def sizes(count: int) -> list[Object]:
     ]
 
 
-async def test_trainjob_beyond_the_limits_is_denied(person: Applicant, here: str) -> None:
+async def test_trainjob_beyond_the_limits_is_denied(user: Applicant, here: str) -> None:
     """The API server's own limits do not see it: all its lists are short."""
     large = job_in(here, podTemplateOverrides=sizes(12_000))
     assert len(orjson.dumps(large)) > 800_000
-    outcome = await person.create(large, dry_run=True)
+    outcome = await user.create(large, dry_run=True)
     assert outcome.denial == "<root>: Too long: may not have more than 3000 fields and items"
 
 
-async def test_too_long_list_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
+async def test_too_long_list_is_rejected_by_the_schema(user: Applicant, here: str) -> None:
     long = job_in(here, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
-    outcome = await person.create(long)
+    outcome = await user.create(long)
     assert outcome.denial == ""
     assert "spec.trainer.env: Too many: 513: must have at most 512 items" in outcome.message
 
 
-async def test_too_long_text_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
+async def test_too_long_text_is_rejected_by_the_schema(user: Applicant, here: str) -> None:
     """The schema counts characters, the webhook bytes of the whole TrainJob."""
-    outcome = await person.create(job_in(here, trainer={"args": ["x" * 131_073]}))
+    outcome = await user.create(job_in(here, trainer={"args": ["x" * 131_073]}))
     assert (outcome.status, outcome.denial) == (422, "")
     assert "spec.trainer.args[0]: Too long" in outcome.message
-    outcome = await person.create(job_in(here, trainer={"args": ["é" * 131_072]}))
+    outcome = await user.create(job_in(here, trainer={"args": ["é" * 131_072]}))
     assert outcome.denial.startswith("<root>: Too long: may not be more than 262144 bytes as JSON")
-    outcome = await person.create(job_in(here, trainer={"args": ["x" * 131_072]}), dry_run=True)
+    outcome = await user.create(job_in(here, trainer={"args": ["x" * 131_072]}), dry_run=True)
     assert outcome.accepted
 
 
@@ -267,18 +267,18 @@ def in_zones(count: int) -> Object:
 
 
 async def test_too_long_list_of_kubernetes_is_rejected_by_the_schema(
-    person: Applicant, here: str
+    user: Applicant, here: str
 ) -> None:
     most = job_in(here, podTemplateOverrides=[in_zones(1_024)])
-    assert (await person.create(most, dry_run=True)).accepted
-    outcome = await person.create(job_in(here, podTemplateOverrides=[in_zones(1_025)]))
+    assert (await user.create(most, dry_run=True)).accepted
+    outcome = await user.create(job_in(here, podTemplateOverrides=[in_zones(1_025)]))
     assert (outcome.status, outcome.denial) == (422, "")
     assert "matchExpressions[0].values: Too many: 1025: must have at most 1024" in outcome.message
 
 
-async def test_quantity_beyond_the_range_of_the_api_is_denied(person: Applicant, here: str) -> None:
+async def test_quantity_beyond_the_range_of_the_api_is_denied(user: Applicant, here: str) -> None:
     limits = {"cpu": "1e991", "memory": "10e18"}
-    outcome = await person.create(
+    outcome = await user.create(
         job_in(here, trainer={"resourcesPerNode": {"limits": limits}}), dry_run=True
     )
     assert 'limits[memory]: Invalid value: "10e18": must be at most 9223372036854775807' in (

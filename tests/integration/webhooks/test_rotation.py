@@ -1,4 +1,4 @@
-"""Certificates of managers that an API server calls: replaced, and nobody notices."""
+"""Certificates of managers that an API server calls are rotated without a failed request."""
 
 import asyncio
 import ssl
@@ -39,7 +39,7 @@ from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.load import Tally, constant_load
-from tests.support.managers import ManagerProcess, manager_process
+from tests.support.managers import FAST, ManagerProcess, manager_process
 from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import Object, runtime, train_job
 from tests.support.reviews import review
@@ -64,7 +64,8 @@ SOON = 30.0
 STARTED_WITHIN = 90.0
 RATE, RATE_OF_NEW_ONES = 200.0, 40.0  # or what the machine can do
 ENOUGH, ENOUGH_NEW_ONES = 1000, 200
-A_GOOD_NUMBER = 50
+ENOUGH_AFTER = 50
+TIMES = "10"  # how many times faster the clock of a manager runs that waits for files
 HOSTS = tuple(registration.host_names(SERVICE, DEFAULT_NAMESPACE))
 IDENTITY = Identity(AUTHORITY, ORGANIZATION, HOSTS)
 MERGE = "application/merge-patch+json"
@@ -102,13 +103,13 @@ class Cluster:
         assert found is not None
         return found
 
-    async def put(self, held: Content) -> None:
+    async def put(self, data_of: Content) -> None:
         """Put this into the Secret, as `kubectl patch secret` does."""
-        data = {name: b64encode(value).decode() for name, value in held.items()}
+        data = {name: b64encode(value).decode() for name, value in data_of.items()}
         await self.api.request("PATCH", SECRET_PATH, body={"data": data}, content_type=MERGE)
 
     async def bundle(self) -> bytes:
-        """Whom the API server trusts."""
+        """The CA bundle that the API server trusts."""
         found = await self.api.get(CONFIGURATION_PATH)
         bundles = {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
         assert len(bundles) == 1
@@ -117,10 +118,10 @@ class Cluster:
     async def until_shown(self, port: int, what: Callable[[x509.Certificate], bool]) -> None:
         """Wait until a manager shows such a certificate."""
 
-        async def is_so() -> bool:
+        async def is_shown() -> bool:
             return what(await shown_at(port))
 
-        await until(is_so, within=SETTLED_AFTER + SOON, what="another certificate being shown")
+        await until(is_shown, within=SETTLED_AFTER + SOON, what="another certificate being shown")
 
 
 async def shown_at(port: int) -> x509.Certificate:
@@ -149,7 +150,7 @@ async def rotate_everything(cluster: Cluster, port: int) -> None:
     ending = authority(now, 30, IDENTITY)
     await cluster.put(content(ending, leaf(ending, now, 300, IDENTITY)))
 
-    async def issued_anew() -> bool:
+    async def is_reissued() -> bool:
         stored = await cluster.stored()
         return (
             stored.issuer not in (first.issuer, ending.certificate, None)
@@ -157,7 +158,7 @@ async def rotate_everything(cluster: Cluster, port: int) -> None:
             and stored.leaf.issuer == stored.issuer
         )
 
-    await until(issued_anew, within=SETTLED_AFTER + SOON, what="a certificate by a new authority")
+    await until(is_reissued, within=SETTLED_AFTER + SOON, what="a certificate by a new authority")
     newest = (await cluster.leaf()).certificate
     await cluster.until_shown(port, lambda shown: shown == newest)
 
@@ -168,14 +169,14 @@ def job_in(namespace: str, **spec: Any) -> Object:
     return job
 
 
-def through_the_server(person: Applicant, namespace: str) -> Callable[[int], Any]:
+def through_the_server(user: Applicant, namespace: str) -> Callable[[int], Any]:
     """Dry runs of a TrainJob that is good, and now and then of one that only we refuse."""
     good = job_in(namespace)
     bad = job_in(namespace)
     bad["spec"]["runtimeRef"]["name"] = "there-is-none"
 
     async def send(number: int) -> str | None:
-        outcome = await person.create(bad if number % 10 == 0 else good, dry_run=True)
+        outcome = await user.create(bad if number % 10 == 0 else good, dry_run=True)
         as_it_should = bool(outcome.denial) if number % 10 == 0 else outcome.accepted
         return None if as_it_should else f"{outcome.status} {outcome.message}"
 
@@ -183,7 +184,7 @@ def through_the_server(person: Applicant, namespace: str) -> Callable[[int], Any
 
 
 class Caller:
-    """Calls the webhook as an API server does that hears of bundles a moment later."""
+    """Calls the webhook as an API server that receives new bundles with a delay."""
 
     def __init__(
         self, session: aiohttp.ClientSession, cluster: Cluster, port: int, namespace: str
@@ -195,8 +196,8 @@ class Caller:
         self._body = orjson.dumps(review(job_in(namespace), namespace=namespace))
         self._context = ssl.create_default_context()
 
-    async def hear(self) -> None:
-        """Trust whom the configuration names now."""
+    async def receive(self) -> None:
+        """Trust the authorities in the configuration's current bundle."""
         bundle = await self._cluster.bundle()
         self._context = ssl.create_default_context(cadata=bundle.decode())
 
@@ -204,7 +205,7 @@ class Caller:
         """Do so now and then."""
         while True:
             await asyncio.sleep(1)
-            await self.hear()
+            await self.receive()
 
     async def __call__(self, _number: int) -> str | None:
         """One review over a new connection, as after any change of the bundle."""
@@ -246,11 +247,11 @@ async def with_runtime(api: ApiClient, namespace: str) -> str:
     return namespace
 
 
-async def known(person: Applicant, namespace: str) -> None:
-    """Wait until the manager knows the runtime."""
+async def until_known(user: Applicant, namespace: str) -> None:
+    """Wait until the manager's cache holds the runtime."""
 
     async def accepted() -> bool:
-        return (await person.create(job_in(namespace), dry_run=True)).accepted
+        return (await user.create(job_in(namespace), dry_run=True)).accepted
 
     await until(accepted, within=SOON, what="the manager knowing the runtime")
 
@@ -268,16 +269,16 @@ async def test_everything_is_rotated_while_requests_run_through(
     one_each = aiohttp.TCPConnector(force_close=True)
     async with (
         called_manager(cluster, port),
-        applicant(cluster.plane) as person,
+        applicant(cluster.plane) as user,
         aiohttp.ClientSession(connector=one_each) as session,
     ):
-        await known(person, with_runtime)
+        await until_known(user, with_runtime)
         caller = Caller(session, cluster, port, with_runtime)
-        await caller.hear()
+        await caller.receive()
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(caller.listen())
             async with (
-                constant_load(through_the_server(person, with_runtime), RATE) as through,
+                constant_load(through_the_server(user, with_runtime), RATE) as through,
                 constant_load(caller, RATE_OF_NEW_ONES) as straight,
             ):
                 await rotate_everything(cluster, port)
@@ -289,8 +290,8 @@ async def test_everything_is_rotated_while_requests_run_through(
 
 
 async def more_of(tally: Tally, in_all: int) -> None:
-    """Wait for a good number of requests under what is shown now, and for so many in all."""
-    wanted = max(in_all, len(tally.seconds) + A_GOOD_NUMBER)
+    """Wait for enough requests with the certificate served now, and for `in_all` in total."""
+    wanted = max(in_all, len(tally.seconds) + ENOUGH_AFTER)
 
     async def enough() -> bool:
         return len(tally.seconds) >= wanted
@@ -355,7 +356,7 @@ class Volume:
 
 
 async def trust(cluster: Cluster, *authorities: Pair) -> None:
-    """Say in the configuration whom to trust, as cert-manager does."""
+    """Write the CA bundle into the configuration, as cert-manager does."""
     found = await cluster.api.get(CONFIGURATION_PATH)
     bundle = b64encode(b"".join(each.pem for each in authorities)).decode()
     for each in found["webhooks"]:
@@ -375,14 +376,18 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
     one, other = authority(now, identity=IDENTITY), authority(now, identity=IDENTITY)
     await register(cluster.api, port)
     await trust(cluster, one)
-    kubeconfig = cluster.plane.kubeconfig
-    async with manager_process(kubeconfig, *webhook_flags(port), *flags) as manager:
+    program = (*FAST, TIMES)  # it checks the files every ten seconds
+    async with manager_process(
+        cluster.plane.kubeconfig, *webhook_flags(port), *flags, program=program
+    ) as manager:
 
-        async def said(event: str) -> bool:
+        async def was_logged(event: str) -> bool:
             return bool(manager.log_entries(event))
 
         await until(
-            lambda: said("certificate_missing"), within=STARTED_WITHIN, what="waiting for files"
+            lambda: was_logged("certificate_missing"),
+            within=STARTED_WITHIN,
+            what="waiting for files",
         )
         shown = leaf(one, now, identity=IDENTITY)
         volume.publish(shown.pem, shown.key_pem)
@@ -391,7 +396,9 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
         assert await shown_at(port) == shown.certificate
 
         volume.publish(leaf(one, now, identity=IDENTITY).pem, shown.key_pem)
-        await until(lambda: said("certificate_not_reloaded"), within=SOON, what="a pair of no use")
+        await until(
+            lambda: was_logged("certificate_not_reloaded"), within=SOON, what="a pair of no use"
+        )
         assert await shown_at(port) == shown.certificate
 
         newer = leaf(other, now, identity=IDENTITY)

@@ -1,4 +1,4 @@
-"""docs/admission.md lists the rules that are tested, all of them, in the words that are told."""
+"""docs/admission.md lists every tested rule with the text of its message."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from kftrainer.cli.commands import crds
 from tests.integration.webhooks.cases import REFERENCE, RUNTIME
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.test_changes import AFTER_END, CHANGE_RULES, METADATA_LATER
-from tests.integration.webhooks.test_lifecycle import KNOWN_BEFORE, NO_INITIALIZER
+from tests.integration.webhooks.test_lifecycle import EXISTING_ERROR, NO_INITIALIZER
 from tests.integration.webhooks.test_operations import NO_STRING, PLUGIN_DISABLED
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 
@@ -21,19 +21,19 @@ REFERRED = re.compile(r'\{"name":"[^"]*","apiGroup":"[^"]*","kind":"[^"]*"\}')
 FIELDS = {"change": "spec.trainer.image", "override": "spec.podTemplateOverrides"}
 
 
-def shown(says: str) -> str:
-    """What is told, as the document shows it."""
-    said = REFERRED.sub("{…}", says.replace(REFERENCE, "{…}"))
-    return said.replace(RUNTIME, "torch").replace("<kind>", "TrainingRuntime")
+def shown(template: str) -> str:
+    """The message as the document shows it."""
+    pattern = REFERRED.sub("{…}", template.replace(REFERENCE, "{…}"))
+    return pattern.replace(RUNTIME, "torch").replace("<kind>", "TrainingRuntime")
 
 
 # The rules that are not in the tables of cases.
-SAYS = {
+MESSAGES = {
     **{
-        rule: f"{FIELDS[rule.partition('-')[0]]}: {says.format('node')}"
-        for rule, says in CHANGE_RULES.items()
+        rule: f"{FIELDS[rule.partition('-')[0]]}: {template.format('node')}"
+        for rule, template in CHANGE_RULES.items()
     },
-    "known-before": shown(KNOWN_BEFORE + NO_INITIALIZER),
+    "known-before": shown(EXISTING_ERROR + NO_INITIALIZER),
     "metadata-while-running": f"spec.labels: {METADATA_LATER.format('labels')}",
     "ignored-after-end": f"spec.labels: {AFTER_END}",
     "plugin-off": shown(PLUGIN_DISABLED.format("default")),
@@ -42,12 +42,12 @@ SAYS = {
 
 
 def test_every_rule_is_documented_with_its_message() -> None:
-    told: dict[str, set[str]] = {rule: {says} for rule, says in SAYS.items()}
+    texts: dict[str, set[str]] = {rule: {template} for rule, template in MESSAGES.items()}
     for case in (*JOB_CASES, *RUNTIME_CASES):
-        told.setdefault(case.rule, set()).add(shown(case.says))
+        texts.setdefault(case.rule, set()).add(shown(case.message))
     listed = ROW.findall(DOCUMENT.read_text())
-    assert sorted(rule for rule, _ in listed) == sorted(told)
-    assert [(rule, says) for rule, says in listed if says not in told[rule]] == []
+    assert sorted(rule for rule, _ in listed) == sorted(texts)
+    assert [(rule, template) for rule, template in listed if template not in texts[rule]] == []
 
 
 def test_every_rule_of_the_api_server_is_listed() -> None:

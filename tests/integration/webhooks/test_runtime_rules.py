@@ -23,61 +23,61 @@ MPI_RUNTIME = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"]
 
 
 def check_wrong(case: RuntimeCase, manifest: Object, outcome: AdmissionOutcome) -> None:
-    """Whether it is told, in these words and no others."""
+    """Check that exactly this message is reported."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    says = expected(case.says, kind, name).replace("<kind>", kind)
+    message = expected(case.message, kind, name).replace("<kind>", kind)
     if case.is_warning:
-        assert (outcome.message, outcome.warnings) == ("", [says])
+        assert (outcome.message, outcome.warnings) == ("", [message])
     else:
-        assert outcome.denial == says
+        assert outcome.denial == message
         assert (outcome.status, outcome.body["reason"]) == (403, "Forbidden")
         [cause] = outcome.body["details"]["causes"]
-        assert cause["message"] == says
-        assert says.startswith(f"{cause['field']}: ")
+        assert cause["message"] == message
+        assert message.startswith(f"{cause['field']}: ")
 
 
 def check_right(outcome: AdmissionOutcome) -> None:
-    """Whether nothing is told."""
+    """Check that nothing is reported."""
     assert (outcome.message, outcome.warnings) == ("", [])
 
 
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
 async def test_a_runtime_is_created_and_changed(
-    case: RuntimeCase, person: Applicant, namespace: str
+    case: RuntimeCase, user: Applicant, namespace: str
 ) -> None:
     for kind in KINDS:
-        await check_case(case, kind, person, namespace)
+        await check_case(case, kind, user, namespace)
 
 
-async def check_case(case: RuntimeCase, kind: str, person: Applicant, namespace: str) -> None:
+async def check_case(case: RuntimeCase, kind: str, user: Applicant, namespace: str) -> None:
     """Write the right and the wrong one in every way."""
     right, wrong = (placed(each, kind, namespace, namespace) for each in (case.right, case.wrong))
-    check_wrong(case, wrong, await person.create(wrong, dry_run=True))
+    check_wrong(case, wrong, await user.create(wrong, dry_run=True))
     if not case.is_warning:
-        check_wrong(case, wrong, await person.create(wrong))
-    assert await person.get(wrong) is None
-    check_right(await person.create(right, dry_run=True))
-    created = await person.apply(right)
+        check_wrong(case, wrong, await user.create(wrong))
+    assert await user.get(wrong) is None
+    check_right(await user.create(right, dry_run=True))
+    created = await user.apply(right)
     check_right(created)
     for outcome in (
-        await person.apply(wrong, dry_run=True),
-        await person.replace({**created.body, **_changed(wrong, created)}, dry_run=True),
-        await person.patch(wrong, merge_patch(right, wrong), dry_run=True),
+        await user.apply(wrong, dry_run=True),
+        await user.replace({**created.body, **_changed(wrong, created)}, dry_run=True),
+        await user.patch(wrong, merge_patch(right, wrong), dry_run=True),
     ):
         check_wrong(case, wrong, outcome)
     if not case.is_warning:
-        check_wrong(case, wrong, await person.apply(wrong))
-    assert await person.get(right) == created.body
+        check_wrong(case, wrong, await user.apply(wrong))
+    assert await user.get(right) == created.body
 
 
 def _changed(manifest: Object, stored: AdmissionOutcome) -> Object:
-    """What to put into the stored object instead of what is there."""
+    """The replacement for the stored object's spec."""
     metadata = {**stored.body["metadata"], "labels": manifest["metadata"]["labels"]}
     return {"metadata": metadata, "spec": manifest["spec"]}
 
 
 async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
-    person: Applicant, api: ApiClient, namespace: str
+    user: Applicant, api: ApiClient, namespace: str
 ) -> None:
     """Kubeflow Trainer 2.1 has MPI's launcher first, without dependsOn."""
     for kind in KINDS:
@@ -87,7 +87,7 @@ async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
         jobs = upstream["spec"]["template"]["spec"]["replicatedJobs"]
         jobs.reverse()
         del jobs[0]["dependsOn"]
-        outcome = await person.apply(upstream)
+        outcome = await user.apply(upstream)
         where = "spec.template.spec.replicatedJobs[0].dependsOn"
         assert outcome.denial.startswith(f"[{where}: Forbidden: JobSet would reject every ")
         assert {each["field"] for each in outcome.body["details"]["causes"]} == {
@@ -95,4 +95,4 @@ async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
             f"{where}[0].name",
         }
         # As the documentation advises.
-        check_right(await person.replace({**stored, "spec": upstream["spec"]}))
+        check_right(await user.replace({**stored, "spec": upstream["spec"]}))

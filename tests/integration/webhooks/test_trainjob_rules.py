@@ -1,4 +1,4 @@
-"""Every rule about TrainJobs: what a person hears who breaks it, and that others hear nothing."""
+"""Every rule about TrainJobs: the message on a violation, and no message otherwise."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +20,12 @@ from tests.support.webhooks import AdmissionOutcome, Applicant
 pytestmark = pytest.mark.integration
 
 VALUE = "hunter2"  # the value of variables, which no answer may repeat
-# Nobody makes a JobSet of such a TrainJob: an update meets only the rules of creation.
-AT_REST = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
+# No JobSet is created for such a TrainJob: only the rules of creation apply to an update.
+NOT_RECONCILED = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
 CHANGING = [case for case in JOB_CASES if case.changes]
 
 
-class Scene:
+class RuleCheck:
     """The runtimes of a case, of one kind, and the TrainJobs on them."""
 
     def __init__(self, case: JobCase, kind: str, namespace: str) -> None:
@@ -39,12 +39,12 @@ class Scene:
             return str(manifest and manifest["metadata"]["name"])
         return f"{self.namespace}.{'wrong' if manifest is self.case.runtime else 'right'}"
 
-    async def prepare(self, person: Applicant) -> None:
+    async def prepare(self, user: Applicant) -> None:
         """Create the runtimes."""
         for manifest in (self.case.runtime, self.case.other):
             if manifest is not None:
                 name = self.runtime_name(manifest)
-                outcome = await person.create(placed(manifest, self.kind, name, self.namespace))
+                outcome = await user.create(placed(manifest, self.kind, name, self.namespace))
                 assert outcome.accepted, outcome.body
 
     def job(self, spec: Object, **more: Any) -> Object:
@@ -56,18 +56,18 @@ class Scene:
         return job
 
     def check_wrong(self, outcome: AdmissionOutcome) -> None:
-        """Whether it is told, in these words and no others."""
+        """Check that exactly this message is reported."""
         name = self.runtime_name(self.case.runtime)
-        says = expected(self.case.says, self.kind, name).replace("<kind>", self.kind)
+        message = expected(self.case.message, self.kind, name).replace("<kind>", self.kind)
         assert not any(VALUE in each for each in (outcome.message, *outcome.warnings))
         if self.case.is_warning:
-            assert (outcome.message, outcome.warnings) == ("", [says])
+            assert (outcome.message, outcome.warnings) == ("", [message])
         else:
-            assert outcome.denial == says
+            assert outcome.denial == message
             check_shape(outcome)
 
     def check_right(self, outcome: AdmissionOutcome) -> None:
-        """Whether nothing is told."""
+        """Check that nothing is reported."""
         assert (outcome.message, outcome.warnings) == ("", [])
 
 
@@ -82,41 +82,41 @@ def check_shape(outcome: AdmissionOutcome) -> None:
 
 
 @pytest.mark.parametrize("case", JOB_CASES, ids=str)
-async def test_a_train_job_is_created(case: JobCase, person: Applicant, namespace: str) -> None:
+async def test_a_train_job_is_created(case: JobCase, user: Applicant, namespace: str) -> None:
     for kind in KINDS:
-        scene = Scene(case, kind, namespace)
-        await scene.prepare(person)
-        scene.check_wrong(await person.create(scene.job(case.wrong), dry_run=True))
-        scene.check_right(await person.create(scene.job(case.right), dry_run=True))
-    outcome = await person.create(scene.job(case.wrong))
-    scene.check_wrong(outcome)
-    assert (await person.get(scene.job(case.wrong)) is None) is not outcome.accepted
+        rule_check = RuleCheck(case, kind, namespace)
+        await rule_check.prepare(user)
+        rule_check.check_wrong(await user.create(rule_check.job(case.wrong), dry_run=True))
+        rule_check.check_right(await user.create(rule_check.job(case.right), dry_run=True))
+    outcome = await user.create(rule_check.job(case.wrong))
+    rule_check.check_wrong(outcome)
+    assert (await user.get(rule_check.job(case.wrong)) is None) is not outcome.accepted
     if outcome.accepted:
-        await person.delete(scene.job(case.wrong))
-    scene.check_right(await person.create(scene.job(case.right)))
+        await user.delete(rule_check.job(case.wrong))
+    rule_check.check_right(await user.create(rule_check.job(case.right)))
 
 
 @pytest.mark.parametrize("case", CHANGING, ids=str)
-async def test_a_train_job_is_changed(case: JobCase, person: Applicant, namespace: str) -> None:
-    scene = Scene(case, KINDS[0], namespace)
-    await scene.prepare(person)
-    right, wrong = (scene.job(spec, **AT_REST) for spec in (case.right, case.wrong))
-    created = await person.apply(right)
-    scene.check_right(created)
-    for outcome in await in_three_ways(person, created.body, right, wrong):
-        scene.check_wrong(outcome)
+async def test_a_train_job_is_changed(case: JobCase, user: Applicant, namespace: str) -> None:
+    rule_check = RuleCheck(case, KINDS[0], namespace)
+    await rule_check.prepare(user)
+    right, wrong = (rule_check.job(spec, **NOT_RECONCILED) for spec in (case.right, case.wrong))
+    created = await user.apply(right)
+    rule_check.check_right(created)
+    for outcome in await create_update_and_patch(user, created.body, right, wrong):
+        rule_check.check_wrong(outcome)
     if not case.is_warning:
-        scene.check_wrong(await person.apply(wrong))
-    assert await person.get(right) == created.body
+        rule_check.check_wrong(await user.apply(wrong))
+    assert await user.get(right) == created.body
 
 
-async def in_three_ways(
-    person: Applicant, stored: Mapping[str, Any], old: Object, new: Object
+async def create_update_and_patch(
+    user: Applicant, stored: Mapping[str, Any], old: Object, new: Object
 ) -> list[AdmissionOutcome]:
-    """What is heard when the object is to be changed by apply, by PUT, and by a merge patch."""
+    """The outcomes of a change by apply, by PUT, and by a merge patch."""
     patch = {"spec": merge_patch(old["spec"], new["spec"])}
     return [
-        await person.apply(new, dry_run=True),
-        await person.replace({**stored, "spec": new["spec"]}, dry_run=True),
-        await person.patch(new, patch, dry_run=True),
+        await user.apply(new, dry_run=True),
+        await user.replace({**stored, "spec": new["spec"]}, dry_run=True),
+        await user.patch(new, patch, dry_run=True),
     ]

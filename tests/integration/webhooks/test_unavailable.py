@@ -61,7 +61,7 @@ def check_stored(outcome: AdmissionOutcome) -> None:
 
 @pytest_asyncio.fixture
 async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
-    """Somebody who writes while a webhook is registered and no manager runs.
+    """A user who writes while a webhook is registered and no manager runs.
 
     There is an object of each kind, stored before.
     """
@@ -88,19 +88,19 @@ async def test_writes_are_rejected_while_no_manager_is_available(
     runtime = placed(torch(), "TrainingRuntime", "torch", namespace)
     job = train_job("train", runtimeRef={"name": "torch", "kind": "TrainingRuntime"})
     job["metadata"]["namespace"] = namespace
-    async with admitting_manager(plane) as manager, applicant(plane, manager) as person:
-        assert (await person.create(runtime)).accepted
-        assert (await person.create(job)).accepted
+    async with admitting_manager(plane) as manager, applicant(plane, manager) as user:
+        assert (await user.create(runtime)).accepted
+        assert (await user.create(job)).accepted
         await manager.stop()
         for outcome in (
-            await person.create(job | {"metadata": {**job["metadata"], "name": "other"}}),
-            await person.patch(job, {"spec": {"suspend": True}}),
-            await person.patch(job, {"metadata": {"labels": {"a": "b"}}}),
-            await person.patch(job, {"metadata": {"annotations": {"a": "b"}}}),
-            await person.patch(runtime, {"spec": {"mlPolicy": {"numNodes": 2}}}),
-            await person.patch(runtime, {"metadata": {"labels": {FRAMEWORK: None}}}),
-            # Nobody gets around validation by saying that the object is being deleted.
-            await person.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
+            await user.create(job | {"metadata": {**job["metadata"], "name": "other"}}),
+            await user.patch(job, {"spec": {"suspend": True}}),
+            await user.patch(job, {"metadata": {"labels": {"a": "b"}}}),
+            await user.patch(job, {"metadata": {"annotations": {"a": "b"}}}),
+            await user.patch(runtime, {"spec": {"mlPolicy": {"numNodes": 2}}}),
+            await user.patch(runtime, {"metadata": {"labels": {FRAMEWORK: None}}}),
+            # A deletion timestamp in the request does not bypass validation.
+            await user.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
         ):
             assert (outcome.status, outcome.body["reason"], outcome.denial) == (
                 500,
@@ -108,8 +108,8 @@ async def test_writes_are_rejected_while_no_manager_is_available(
                 "",
             )
             assert "failed calling webhook" in outcome.message
-        # What is there can be deleted.
-        await person.delete(job)
+        # Existing objects can be deleted.
+        await user.delete(job)
 
 
 async def test_deletion_completes_while_no_manager_is_available(
@@ -134,8 +134,8 @@ async def check_deletion(kind: str, silent: Applicant, namespace: str) -> None:
     deleted = await silent.read(manifest)
     assert deleted["metadata"]["finalizers"] == ["example.com/mine", "foregroundDeletion"]
     assert "deletionTimestamp" in deleted["metadata"]
-    left: Object = {"metadata": {"finalizers": ["example.com/mine"]}}
-    check_stored(await silent.patch(manifest, left))
+    removed_finalizers: Object = {"metadata": {"finalizers": ["example.com/mine"]}}
+    check_stored(await silent.patch(manifest, removed_finalizers))
     check_stored(await silent.patch(manifest, {"metadata": {"labels": {"last": "words"}}}))
     check_stored(await silent.patch(manifest, {"metadata": {"finalizers": None}}))
 
@@ -180,7 +180,7 @@ async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_
                     for line in ("[+]caches ok", "[-]webhooks failed: reason withheld")
                 )
 
-            async def complains() -> str | None:
+            async def failure() -> str | None:
                 message = await readiness("/webhooks")
                 return message if str(tmp_path) in message else None
 
@@ -190,7 +190,7 @@ async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_
             await until(
                 only_certificates_are_missing, within=STARTED_WITHIN, what="all else being ready"
             )
-            message = await until(complains, within=SOON, what="a reason")
+            message = await until(failure, within=SOON, what="a reason")
             assert message.startswith("internal server error: there is no certificate yet: ")
             assert str(tmp_path / "tls.crt") in message
             now = SystemClock().now()

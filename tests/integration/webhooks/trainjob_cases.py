@@ -37,7 +37,7 @@ WORD_WORDS = (
 )
 MOUNTING = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
 VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
-# Stored before the webhook was asked: nobody could create them now.
+# Stored before the webhook was registered: they would be rejected now.
 UNUSABLE, NO_CONTAINERS, NO_WORKERS = "old-unusable", "old-no-containers", "old-no-workers"
 FIRST_DEPENDS = "old-first-depends"
 
@@ -90,7 +90,7 @@ def of_old(name: str) -> Object:
     return {"runtimeRef": {"name": name, "apiGroup": "trainer.kubeflow.org", "kind": kind}}
 
 
-def said_of(kind: str, name: str) -> str:
+def ref_text(kind: str, name: str) -> str:
     """That reference, in messages."""
     return f'{{"name":"{name}","apiGroup":"trainer.kubeflow.org","kind":"{kind}"}}'
 
@@ -121,7 +121,7 @@ ABOUT_RUNTIMES = (
         "runtime-missing",
         {"runtimeRef": {"name": "nowhere", "kind": "TrainingRuntime"}},
         {},
-        f"spec.runtimeRef: Invalid value: {said_of('TrainingRuntime', 'nowhere')}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('TrainingRuntime', 'nowhere')}: "
         'TrainingRuntime.trainer.kubeflow.org "nowhere" not found: specified trainingRuntime '
         "must be created before the TrainJob is created",
         torch(),
@@ -132,7 +132,7 @@ ABOUT_RUNTIMES = (
         "runtime-missing",
         {"runtimeRef": {"name": "nowhere"}},
         {},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', 'nowhere')}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', 'nowhere')}: "
         'ClusterTrainingRuntime.trainer.kubeflow.org "nowhere" not found: specified '
         "clusterTrainingRuntime must be created before the TrainJob is created",
         torch(),
@@ -143,7 +143,7 @@ ABOUT_RUNTIMES = (
         "runtime-unusable",
         of_old(UNUSABLE),
         {},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', UNUSABLE)}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', UNUSABLE)}: "
         f"ClusterTrainingRuntime {UNUSABLE}: "
         "spec.template.spec.replicatedJobs[1].template.metadata.labels: Invalid value: "
         f'{{"{STEP}":"trainer"}}: only one job can have the label {STEP}: trainer',
@@ -262,7 +262,7 @@ INITIALIZERS = (
         "initializer-container-missing",
         {**of_old(NO_CONTAINERS), "initializer": {"dataset": {"storageUri": "hf://a/b"}}},
         {"initializer": {"dataset": {"storageUri": "hf://a/b"}}},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_CONTAINERS)}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', NO_CONTAINERS)}: "
         "must have container with name - dataset-initializer in the dataset-initializer job",
         initializing("dataset-initializer"),
         initializing("dataset-initializer"),
@@ -272,7 +272,7 @@ INITIALIZERS = (
         "initializer-container-missing",
         {**of_old(NO_CONTAINERS), "initializer": {"model": {"storageUri": "hf://a/b"}}},
         {"initializer": {"model": {"storageUri": "hf://a/b"}}},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_CONTAINERS)}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', NO_CONTAINERS)}: "
         "must have container with name - model-initializer in the model-initializer job",
         initializing("model-initializer"),
         initializing("model-initializer"),
@@ -593,7 +593,7 @@ MPI = (
         "mpi-one-node",
         {**of_old(NO_WORKERS), "trainer": {"numNodes": 2}},
         {"trainer": {"numNodes": 2}},
-        f"[spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_WORKERS)}: "
+        f"[spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', NO_WORKERS)}: "
         f"ClusterTrainingRuntime {NO_WORKERS}: spec.template.spec.replicatedJobs: Required value: "
         "a job named node: the launcher is not a node, spec.trainer.numNodes: Invalid value: 2: "
         "must be 1 when the MPI runtime has no job named node]",
@@ -664,7 +664,7 @@ MPI = (
         "runtime-unusable",
         of_old(NO_WORKERS),
         {},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_WORKERS)}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', NO_WORKERS)}: "
         f"ClusterTrainingRuntime {NO_WORKERS}: spec.template.spec.replicatedJobs: Required value: "
         "a job named node: the launcher is not a node",
         mpi(),
@@ -861,7 +861,7 @@ JOB_SETS = (
         "jobset-refuses",
         of_old(FIRST_DEPENDS),
         {},
-        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', FIRST_DEPENDS)}: "
+        f"spec.runtimeRef: Invalid value: {ref_text('ClusterTrainingRuntime', FIRST_DEPENDS)}: "
         "JobSet would reject the JobSet: spec.replicatedJobs[0].dependsOn: DependsOn can't be set "
         "for the first ReplicatedJob; the field is spec.template.spec.replicatedJobs[0].dependsOn "
         f"of ClusterTrainingRuntime {FIRST_DEPENDS}",

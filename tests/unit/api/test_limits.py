@@ -26,11 +26,11 @@ def with_jobs(count: int) -> Object:
 
 
 def with_containers(count: int) -> Object:
-    made = runtime()
-    [job] = made["spec"]["template"]["spec"]["replicatedJobs"]
+    document = runtime()
+    [job] = document["spec"]["template"]["spec"]["replicatedJobs"]
     pod = job["template"]["spec"]["template"]["spec"]
     pod["containers"] = [{"name": f"c{n}"} for n in range(count)]
-    return made
+    return document
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def fields_of(schema: Any, name: str = "") -> Any:
 
 @pytest.mark.parametrize("kind", ["TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"])
 def test_crds_have_the_limits_of_the_code(kind: str) -> None:
-    looser = [
+    without_bounds = [
         name
         for name, schema in fields_of(schema_of(kind))
         if (
@@ -266,7 +266,7 @@ def test_crds_have_the_limits_of_the_code(kind: str) -> None:
             and schema.get("maxProperties") != limits.MAX_PROPERTIES[name]
         )
     ]
-    assert looser == []
+    assert without_bounds == []
 
 
 @pytest.mark.parametrize("kind", ["TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"])

@@ -22,12 +22,14 @@ json = st.recursive(
     max_leaves=4,
 )
 anything = st.dictionaries(words, json, max_size=2)
-things = st.lists(anything, max_size=2)
+short_lists = st.lists(anything, max_size=2)
 counts = st.integers(1, 2**31 - 1)
 processes = counts | st.sampled_from(["auto", "cpu", "gpu"])
 # Names that no field has in the document; some are what a field is called in Python.
-strange = words.map("x-{}".format) | st.sampled_from(["num_nodes", "storage_uri", "ml_policy"])
-unknown = st.dictionaries(strange, json, max_size=1)
+unknown_names = words.map("x-{}".format) | st.sampled_from(
+    ["num_nodes", "storage_uri", "ml_policy"]
+)
+unknown = st.dictionaries(unknown_names, json, max_size=1)
 
 
 def objects(
@@ -37,7 +39,7 @@ def objects(
     return st.builds(lambda one, other: {**other, **one}, known, unknown)
 
 
-asset = objects(storageUri=words, env=things, secretRef=anything)
+asset = objects(storageUri=words, env=short_lists, secretRef=anything)
 override = objects(
     {"targetJobs": st.lists(objects({"name": words}), min_size=1, max_size=2)},
     metadata=objects(labels=maps, annotations=maps),
@@ -48,18 +50,18 @@ legacy_override = objects(
     serviceAccountName=words,
     nodeSelector=maps,
     affinity=anything,
-    tolerations=things,
-    volumes=things,
-    schedulingGates=things,
-    imagePullSecrets=things,
-    initContainers=st.lists(objects({"name": words}, volumeMounts=things), max_size=2),
-    containers=st.lists(objects({"name": words}, env=things), max_size=2),
+    tolerations=short_lists,
+    volumes=short_lists,
+    schedulingGates=short_lists,
+    imagePullSecrets=short_lists,
+    initContainers=st.lists(objects({"name": words}, volumeMounts=short_lists), max_size=2),
+    containers=st.lists(objects({"name": words}, env=short_lists), max_size=2),
 )
 trainer = objects(
     image=words,
     command=st.lists(words, max_size=3),
     args=st.lists(words, max_size=3),
-    env=things,
+    env=short_lists,
     numNodes=counts,
     resourcesPerNode=anything,
     numProcPerNode=processes,
@@ -83,7 +85,7 @@ metadata = objects(
     finalizers=st.lists(words, max_size=2),
     generation=counts,
     resourceVersion=words,
-    managedFields=things,
+    managedFields=short_lists,
     ownerReferences=st.lists(
         objects(
             dict.fromkeys(("apiVersion", "kind", "name", "uid"), words), controller=st.booleans()

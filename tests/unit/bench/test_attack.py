@@ -42,18 +42,18 @@ FULL = Tally(
     Counter(each.name for each in rows() if each.must_be_stored),
     sent=100,
 )
-GOOD = Phase(
+PASSING = Phase(
     {size: Latencies([0.1] * 50) for size in SIZES},
     FULL,
     lag=0.01,
     waits=[0.01] * 100,
 )
 LEASE = LeaseHistory(["a"], 0, 2.0)
-FINE = Findings({QUIET: GOOD, ATTACK: GOOD, CONTROL: GOOD}, LEASE, peak=100, limit=200)
+FINE = Findings({QUIET: PASSING, ATTACK: PASSING, CONTROL: PASSING}, LEASE, peak=100, limit=200)
 
 
 def with_attack(**fields: object) -> Findings:
-    attacked = replace(GOOD, **fields)  # type: ignore[arg-type]
+    attacked = replace(PASSING, **fields)  # type: ignore[arg-type]
     return replace(FINE, phases={**FINE.phases, ATTACK: attacked})
 
 
@@ -77,22 +77,22 @@ def test_attack_of_which_a_row_was_never_stored_fails() -> None:
 
 
 def test_median_of_one_size_above_twice_the_normal_one_fails() -> None:
-    slow = {**GOOD.latencies, "medium": Latencies([0.201] * 50)}
+    slow = {**PASSING.latencies, "medium": Latencies([0.201] * 50)}
     assert [*with_attack(latencies=slow).problems()] == [
         "medium TrainJobs: p50 is 2.0 x that of the phase 'quiet', more than 2 x"
     ]
 
 
 def test_slowest_latency_above_five_times_the_control_fails() -> None:
-    slow = {**GOOD.latencies, "small": Latencies([0.1] * 49 + [0.6])}
+    slow = {**PASSING.latencies, "small": Latencies([0.1] * 49 + [0.6])}
     assert [*with_attack(latencies=slow).problems()] == [
         "small TrainJobs: p99 is 6.0 x that of the phase 'control', more than 5 x"
     ]
 
 
 def test_slowest_of_few_is_the_90th_percentile() -> None:
-    one_slow = {**GOOD.latencies, "large": Latencies([0.1] * 19 + [0.6])}
-    three_slow = {**GOOD.latencies, "large": Latencies([0.1] * 17 + [0.6] * 3)}
+    one_slow = {**PASSING.latencies, "large": Latencies([0.1] * 19 + [0.6])}
+    three_slow = {**PASSING.latencies, "large": Latencies([0.1] * 17 + [0.6] * 3)}
     assert [*with_attack(latencies=one_slow).problems()] == []
     assert [*with_attack(latencies=three_slow).problems()] == [
         "large TrainJobs: p90 is 6.0 x that of the phase 'control', more than 5 x"
@@ -100,7 +100,7 @@ def test_slowest_of_few_is_the_90th_percentile() -> None:
 
 
 def test_trainjob_without_a_jobset_fails() -> None:
-    missing = {**GOOD.latencies, "small": Latencies([0.1] * 500, missing=1)}
+    missing = {**PASSING.latencies, "small": Latencies([0.1] * 500, missing=1)}
     assert [*with_attack(latencies=missing).problems()] == ["small TrainJobs: 1 without a JobSet"]
 
 

@@ -1,11 +1,11 @@
-"""Whatever is in a file, `kftrainer validate` ends with 0, 1 or 2, and says why."""
+"""For any file, `kftrainer validate` exits with 0, 1 or 2 and prints the reason."""
 
 import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 from unittest.mock import patch
 
@@ -20,8 +20,8 @@ from kftrainer.runtime.validation.rules import Rule
 from tests.support.objects import API, Object, train_job
 from tests.support.random_objects import corpus, mutants
 
-MANY = 10_000
-LONGEST = 120.0  # seconds; it takes ten on a machine that has nothing else to do
+MANY = 4_000
+LONGEST = 20.0  # seconds of CPU; it takes about four
 WORDS = st.sampled_from(("name", "spec", "metadata", "env", "kind", "items", "replicatedJobs", "x"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -88,7 +88,7 @@ RUNTIMES = {
 }
 
 
-def company(mutant: Object) -> list[Object]:
+def companions(mutant: Object) -> list[Object]:
     """Who makes admission look at it: the runtimes for a TrainJob, a TrainJob for a runtime."""
     if mutant["kind"] == "TrainJob":
         return [*RUNTIMES.values()]
@@ -102,7 +102,7 @@ def company(mutant: Object) -> list[Object]:
 @pytest.mark.parametrize("seed", range(4))
 def test_valid_documents(seed: int) -> None:
     for _, mutant in mutants(seed, 100):
-        check("\n".join(map(json.dumps, (*company(mutant), mutant))).encode())
+        check("\n".join(map(json.dumps, (*companions(mutant), mutant))).encode())
 
 
 def test_many_documents_at_once(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_many_documents_at_once(tmp_path: Path) -> None:
     runtimes = [each for each in corpus() if each["kind"] == "ClusterTrainingRuntime"][:1]
     file = tmp_path / "many.yaml"
     file.write_text("\n---\n".join(map(json.dumps, (*runtimes, *jobs))))
-    before = perf_counter()
+    before = process_time()
     with redirect_stdout(io.StringIO()) as out:
         assert main(["validate", "-f", str(file)]) == 1
-    assert perf_counter() - before < LONGEST
+    assert process_time() - before < LONGEST
     assert out.getvalue().count("numNodes: Invalid value: 0") == MANY / 2

@@ -50,7 +50,7 @@ KEY = ObjectKey("", "torch")
 LATER = Result(requeue=True)
 
 
-def there(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = False) -> Object:
+def existing(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = False) -> Object:
     """The metadata of a runtime in the cluster."""
     metadata: Object = {"name": "torch", "uid": "u", "resourceVersion": "7"}
     metadata["labels"] = {LABEL: "kftrainer"} if ours else {"team": "a"}
@@ -60,7 +60,7 @@ def there(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = Fal
 
 MISSING = Apply(TORCH, "it does not exist")
 CHANGED = Apply(TORCH, "its file has changed")
-HANDED_OVER = Apply(TORCH, "another client created it and has labelled it for this manager")
+ADOPTED = Apply(TORCH, "another client created it and has labelled it for this manager")
 FOREIGN = Leave("shipped_runtime_not_managed", NOT_OURS)
 
 
@@ -68,24 +68,24 @@ FOREIGN = Leave("shipped_runtime_not_managed", NOT_OURS)
     ("wanted", "metadata", "step"),
     [
         (True, None, MISSING),
-        (True, there(), None),
-        (True, there(ours=False), None),
-        (True, there(mark="torch/other"), CHANGED),
-        (True, there(ours=False, mark="torch/other"), CHANGED),
-        (True, there(ours=False, mark=None), FOREIGN),
-        (True, there(ours=False, mark="torch-distributed/other"), FOREIGN),
-        (True, there(mark=None), HANDED_OVER),
-        (True, there(mark="torch-distributed/other"), HANDED_OVER),
-        (True, there(mark="torch/other", going=True), None),
-        (True, there(going=True), None),
+        (True, existing(), None),
+        (True, existing(ours=False), None),
+        (True, existing(mark="torch/other"), CHANGED),
+        (True, existing(ours=False, mark="torch/other"), CHANGED),
+        (True, existing(ours=False, mark=None), FOREIGN),
+        (True, existing(ours=False, mark="torch-distributed/other"), FOREIGN),
+        (True, existing(mark=None), ADOPTED),
+        (True, existing(mark="torch-distributed/other"), ADOPTED),
+        (True, existing(mark="torch/other", going=True), None),
+        (True, existing(going=True), None),
         (False, None, None),
-        (False, there(), Delete("u", "7")),
-        (False, there(mark="torch/other"), Delete("u", "7")),
-        (False, there(mark="torch-distributed/other"), None),
-        (False, there(mark=None), None),
-        (False, there(going=True), None),
-        (False, there(ours=False), None),
-        (False, there(ours=False, mark=None), None),
+        (False, existing(), Delete("u", "7")),
+        (False, existing(mark="torch/other"), Delete("u", "7")),
+        (False, existing(mark="torch-distributed/other"), None),
+        (False, existing(mark=None), None),
+        (False, existing(going=True), None),
+        (False, existing(ours=False), None),
+        (False, existing(ours=False, mark=None), None),
     ],
 )
 def test_next_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
@@ -96,10 +96,10 @@ def test_next_step(wanted: bool, metadata: Object | None, step: Step | None) -> 
 
 
 def test_label_with_another_value_does_not_count() -> None:
-    metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
+    metadata = ObjectMeta.parse({**existing(), "labels": {LABEL: "acme"}})
     assert next_step(None, metadata) is None
     assert not is_bundled(metadata)
-    assert is_bundled(ObjectMeta.parse(there()))
+    assert is_bundled(ObjectMeta.parse(existing()))
 
 
 def test_document_gets_label_and_hash_only() -> None:
@@ -117,8 +117,8 @@ def test_document_gets_label_and_hash_only() -> None:
 
 
 def test_hash_depends_on_content_and_not_on_notation() -> None:
-    turned = dict(reversed(DOCUMENT.items()))
-    assert bundled_runtime(turned).mark == TORCH.mark
+    reordered = dict(reversed(DOCUMENT.items()))
+    assert bundled_runtime(reordered).mark == TORCH.mark
     other = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "labels": {"a": "b"}}}
     assert bundled_runtime(other).mark != TORCH.mark
 
@@ -129,7 +129,7 @@ class Cluster:
     def __init__(self, metadata: Object | None, error: KubeError | None = None) -> None:
         self.metadata = metadata
         self.error = error
-        self.unseen: Object | None = None
+        self.uncached: Object | None = None
         self.requests: list[str] = []
         self.used: set[str] = set()
         self.clock = FakeClock()
@@ -152,7 +152,7 @@ class Cluster:
     @property
     def live(self) -> Object | None:
         """What the API server has, which the cache may not show yet."""
-        return self.metadata if self.unseen is None else self.unseen
+        return self.metadata if self.uncached is None else self.uncached
 
     async def create(self, _: Any, manifest: Object, *, field_manager: str) -> Object:
         return self._written(f"create {manifest['metadata']['name']}", field_manager)
@@ -165,13 +165,13 @@ class Cluster:
         return self._written(f"replace {key} {version}", field_manager)
 
     def _written(self, what: str, field_manager: str) -> Object:
-        self._ask(f"{what} as {field_manager}")
+        self._record_call(f"{what} as {field_manager}")
         return {"metadata": {"managedFields": [{"manager": "argocd"}, {"manager": field_manager}]}}
 
     async def delete(self, _: Any, key: ObjectKey, *, uid: str, resource_version: str) -> None:
-        self._ask(f"delete {key} {uid} {resource_version}")
+        self._record_call(f"delete {key} {uid} {resource_version}")
 
-    def _ask(self, what: str) -> None:
+    def _record_call(self, what: str) -> None:
         self.requests.append(what)
         if self.error is not None:
             raise self.error
@@ -188,16 +188,16 @@ class Cluster:
         )
 
     def out_of_date(self) -> float | None:
-        """What is told of the runtime, if anything is."""
+        """The log entry about the runtime, if any."""
         name = "kftrainer_shipped_runtime_out_of_date"
         return self.registry.get_sample_value(name, {"runtime": "torch"})
 
 
 async def test_writes_use_their_own_field_manager() -> None:
-    absent, present = Cluster(None), Cluster(there())
+    absent, present = Cluster(None), Cluster(existing())
     assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
     assert absent.requests == ["create torch as kftrainer-runtimes"]
-    outdated = Cluster(there(mark="torch/other"))
+    outdated = Cluster(existing(mark="torch/other"))
     assert await outdated.reconciler(wanted=True).reconcile(KEY) == DONE
     assert outdated.requests == ["replace torch 7 as kftrainer-runtimes"]
     assert await present.reconciler(wanted=False).reconcile(KEY) == DONE
@@ -206,12 +206,12 @@ async def test_writes_use_their_own_field_manager() -> None:
 
 @pytest.mark.parametrize(
     "live",
-    [there(ours=False, mark=None), there(going=True), there()],
+    [existing(ours=False, mark=None), existing(going=True), existing()],
     ids=["theirs", "going", "done"],
 )
 async def test_live_runtime_that_the_cache_does_not_show_decides(live: Object) -> None:
     cluster = Cluster(None)
-    cluster.unseen = live
+    cluster.uncached = live
     with capture_logs() as logged:
         assert await cluster.reconciler(wanted=True).reconcile(KEY) == DONE
     assert (cluster.requests, events(logged)) == ([], [])
@@ -221,7 +221,7 @@ async def test_live_runtime_that_the_cache_does_not_show_decides(live: Object) -
     ("metadata", "error"),
     [
         (None, AlreadyExistsError(409, "AlreadyExists", "")),
-        (there(mark="torch/other"), ConflictError(409, "Conflict", "")),
+        (existing(mark="torch/other"), ConflictError(409, "Conflict", "")),
     ],
 )
 async def test_runtime_that_changes_while_it_is_written_is_retried(
@@ -245,7 +245,7 @@ def managed(manager: str, **fields: list[str]) -> Object:
 def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
     live = {
         "metadata": {
-            **there(mark="torch/other"),
+            **existing(mark="torch/other"),
             "labels": {LABEL: "kftrainer", "old": "1", "theirs": "1"},
             "annotations": {HASH: "torch/other", "note": "x", "dropped": "x"},
             "finalizers": ["a"],
@@ -280,7 +280,7 @@ def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
 async def test_conflict_is_not_an_error(
     error: KubeError,
 ) -> None:
-    assert await Cluster(there(), error).reconciler(wanted=False).reconcile(KEY) == DONE
+    assert await Cluster(existing(), error).reconciler(wanted=False).reconcile(KEY) == DONE
     cluster = Cluster(None, error)
     assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER, "an apply has no news"
 
@@ -291,7 +291,7 @@ async def test_missing_kind_fails_the_reconcile() -> None:
         await cluster.reconciler(wanted=True).reconcile(KEY)
 
 
-@pytest.mark.parametrize(("metadata", "wanted"), [(None, True), (there(), False)])
+@pytest.mark.parametrize(("metadata", "wanted"), [(None, True), (existing(), False)])
 async def test_failed_write_fails_the_reconcile_until_it_succeeds(
     metadata: Object | None, wanted: bool
 ) -> None:
@@ -313,7 +313,7 @@ def events(logged: list[Any]) -> list[str]:
     return [entry["event"] for entry in logged if entry["log_level"] != "debug"]
 
 
-@pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, there())])
+@pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, existing())])
 async def test_reverted_write_is_repeated_at_growing_intervals(
     wanted: bool, undone: Object | None
 ) -> None:
@@ -330,9 +330,9 @@ async def test_reverted_write_is_repeated_at_growing_intervals(
     pauses = [after - at for at, after in pairwise(acts)]
     assert len(acts) == 12, "in four minutes"
     assert all(after > before for before, after in pairwise(pauses[:9]))
-    [contested] = [each for each in logged if each["event"] == "shipped_runtime_repeatedly_changed"]
-    assert contested["log_level"] == "warning"
-    assert contested["others"] == (["argocd"] if wanted else [])
+    [warning] = [each for each in logged if each["event"] == "shipped_runtime_repeatedly_changed"]
+    assert warning["log_level"] == "warning"
+    assert warning["others"] == (["argocd"] if wanted else [])
 
 
 async def test_lagging_cache_does_not_count_as_reverted() -> None:
@@ -341,7 +341,7 @@ async def test_lagging_cache_does_not_count_as_reverted() -> None:
     with capture_logs() as logged:
         assert await reconciler.reconcile(KEY) == DONE
         assert await reconciler.reconcile(KEY) == Result(requeue_after=0.2)
-        cluster.metadata = there()
+        cluster.metadata = existing()
         await cluster.clock.advance(0.2)
         assert await reconciler.reconcile(KEY) == DONE
     assert len(cluster.requests) == 1
@@ -349,13 +349,13 @@ async def test_lagging_cache_does_not_count_as_reverted() -> None:
 
 
 async def test_runtime_of_another_client_is_not_modified_until_it_is_labelled() -> None:
-    cluster = Cluster(there(ours=False, mark=None))
+    cluster = Cluster(existing(ours=False, mark=None))
     reconciler = cluster.reconciler(wanted=True)
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE
         assert cluster.requests == []
-        cluster.metadata = there(mark=None)
+        cluster.metadata = existing(mark=None)
         assert await reconciler.reconcile(KEY) == DONE
     assert events(logged) == ["shipped_runtime_not_managed", "shipped_runtime_applied"]
     assert "label it trainer.kubeflow.org/managed-by=kftrainer" in logged[0]["why"]
@@ -364,7 +364,7 @@ async def test_runtime_of_another_client_is_not_modified_until_it_is_labelled() 
 
 
 async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> None:
-    cluster = Cluster(there())
+    cluster = Cluster(existing())
     cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
     reconciler = cluster.reconciler(wanted=False)
     with capture_logs() as logged:
@@ -379,7 +379,7 @@ async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> Non
 
 
 async def test_manager_of_some_namespaces_deletes_nothing() -> None:
-    cluster = Cluster(there())
+    cluster = Cluster(existing())
     reconciler = cluster.reconciler(wanted=False, watches_all=False)
     with capture_logs() as logged:
         for _ in range(3):
@@ -400,16 +400,16 @@ async def test_runtime_is_out_of_date_until_the_cache_has_it() -> None:
     cluster.error = None
     await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1, "it may have been in vain"
-    cluster.metadata = there()
+    cluster.metadata = existing()
     await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 0
-    cluster.metadata = there(mark="torch/other")
+    cluster.metadata = existing(mark="torch/other")
     await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1, "somebody undoes it"
 
 
 async def test_runtime_without_file_is_out_of_date_until_it_is_deleted() -> None:
-    cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
+    cluster = Cluster(existing(), ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=False)
     with pytest.raises(ReconcileError):
         await reconciler.reconcile(KEY)
@@ -420,19 +420,19 @@ async def test_runtime_without_file_is_out_of_date_until_it_is_deleted() -> None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "metadata", "told"),
+    ("wanted", "metadata", "retry_after"),
     [
-        (True, there(ours=False, mark=None), 0),
-        (True, there(going=True), 0),
-        (False, there(), None),
-        (False, there(ours=False, mark=None), None),
+        (True, existing(ours=False, mark=None), 0),
+        (True, existing(going=True), 0),
+        (False, existing(), None),
+        (False, existing(ours=False, mark=None), None),
     ],
     ids=["not ours", "being deleted", "in use", "somebody else's"],
 )
 async def test_runtime_that_is_not_modified_is_not_out_of_date(
-    wanted: bool, metadata: Object, told: float | None
+    wanted: bool, metadata: Object, retry_after: float | None
 ) -> None:
     cluster = Cluster(metadata)
     cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
     await cluster.reconciler(wanted=wanted).reconcile(KEY)
-    assert cluster.out_of_date() == told
+    assert cluster.out_of_date() == retry_after

@@ -41,7 +41,7 @@ LARGE_JOB_SET = manifest(JOB_SETS, KEY, suspend=True, a=LARGE)
 LARGE_RUNTIME = manifest(TRAINING_RUNTIMES, RUNTIME, a=LARGE)
 
 
-class Held:
+class HeldObjects:
     """A cache that has read everything, and the server that it has read it from."""
 
     def __init__(self, *objects: Manifest) -> None:
@@ -51,7 +51,7 @@ class Held:
         self.read: list[str] = []
         self.failing = False
 
-    def informer(self, resource: Resource[Any]) -> "Held":
+    def informer(self, resource: Resource[Any]) -> "HeldObjects":
         self._kind = resource.kind
         self._maker: CachedObjectFactory[Any] = CachedObjectFactory(
             resource, None, {}, reduction=REDUCTIONS.get(resource)
@@ -89,16 +89,16 @@ class Reads:
         self._view = view
         self._clock = clock
         self.found: list[list[Manifest | None]] = []
-        self.takes = 0.0
+        self.duration = 0.0
 
     async def reconcile(self, request: Request) -> Result:
-        await self._clock.sleep(self.takes)
-        whats: tuple[tuple[Resource[Any], ObjectKey], ...] = (
+        await self._clock.sleep(self.duration)
+        requested: tuple[tuple[Resource[Any], ObjectKey], ...] = (
             (TRAIN_JOBS, request),
             (JOB_SETS, request),
             (TRAINING_RUNTIMES, RUNTIME),
         )
-        self.found.append([self._view.manifest(*what) for what in whats])
+        self.found.append([self._view.manifest(*what) for what in requested])
         return DONE
 
 
@@ -107,7 +107,7 @@ class Setup:
 
     def __init__(self, *objects: Manifest) -> None:
         self.clock = FakeClock()
-        self.held = Held(*objects)
+        self.held = HeldObjects(*objects)
         kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES)
         self.view = OverlayCache(self.held, kinds, {}, REDUCTIONS, complete_kinds=REDUCTIONS)  # type: ignore[arg-type]
         self.reads = Reads(self.view, self.clock)
@@ -165,7 +165,7 @@ async def test_large_object_that_cannot_be_read_fails_the_reconcile() -> None:
 async def test_large_object_does_not_keep_a_worker_waiting_for_another() -> None:
     other = {**LARGE_JOB, "metadata": {**LARGE_JOB["metadata"], "name": "b", "namespace": "else"}}
     setup = Setup(LARGE_JOB, other)
-    setup.reads.takes = 1.0
+    setup.reads.duration = 1.0
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(setup.reconciler.reconcile(KEY))
         await setup.clock.advance(0.5)

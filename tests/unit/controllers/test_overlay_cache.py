@@ -1,4 +1,4 @@
-"""What the manager knows while the cache is behind what the server has answered."""
+"""Objects that the manager reads while the cache is older than the server's responses."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def large(version: int) -> Manifest:
 
 
 class LaggingCache:
-    """A cache that has come to a version, and knows the object as it was then."""
+    """A cache at a resource version, which holds the object of that version."""
 
     has_synced = True
 

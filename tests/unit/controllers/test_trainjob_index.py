@@ -70,7 +70,7 @@ async def cached(*jobs: Object) -> AsyncIterator[Cache]:
     cache.add(Informer(Client(wire), TRAIN_JOBS, clock=FakeClock(), indexes=TRAIN_JOB_INDEXES))
     async with running(cache):
         events = [orjson.dumps({"type": "ADDED", "object": each}) + b"\n" for each in jobs]
-        await wire.say(b"".join(events), all_sent(5))
+        await wire.send(b"".join(events), all_sent(5))
         yield cache
 
 
@@ -118,11 +118,11 @@ async def test_keys_are_found_without_decoding(decoded: list[str]) -> None:
 
 
 async def test_job_that_the_model_rejects_still_uses_its_runtime() -> None:
-    odd = stored("odd")
-    odd["spec"]["trainer"] = {"numNodes": "many"}
+    malformed = stored("odd")
+    malformed["spec"]["trainer"] = {"numNodes": "many"}
     with pytest.raises(ValueError, match="numNodes"):
-        TrainJob.parse(odd)
-    async with cached(odd) as cache:
+        TrainJob.parse(malformed)
+    async with cached(malformed) as cache:
         value = index_value(TRAINING_RUNTIMES, ObjectKey("n", "torch"))
         assert cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, value)
         assert names(unfinished(cache)) == ["n/odd"]
@@ -168,7 +168,7 @@ class Idle:
         return DONE
 
 
-class LateKind:
+class DelayedKind:
     """A kind whose events a test makes."""
 
     resource, has_synced = TRAINING_RUNTIMES, True
@@ -177,12 +177,12 @@ class LateKind:
         """Nothing is there."""
 
     def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
-        self.tell, told = handler, asyncio.Event()
-        told.set()
-        return told
+        self.handler, notified = handler, asyncio.Event()
+        notified.set()
+        return notified
 
 
-async def longest_step(doing: Callable[[], None]) -> float:
+async def longest_step(action: Callable[[], None]) -> float:
     """The most seconds of CPU that the event loop is kept busy for between two of its turns."""
     longest, last = 0.0, time.process_time()
 
@@ -200,7 +200,7 @@ async def longest_step(doing: Callable[[], None]) -> float:
             tasks.create_task(tick(stop))
             await asyncio.sleep(0)
             last = time.process_time()
-            doing()
+            action()
             for _ in range(1_000):
                 await asyncio.sleep(0)
             stop.set()
@@ -244,13 +244,13 @@ async def _measure_steps(*jobs: Object) -> None:
 
             assert await longest_step(at_a_slow_mapping) < decoding / 5
 
-            def of_nobody(_: Any) -> Iterator[None]:
+            def no_owner(_: Any) -> Iterator[None]:
                 for _job in informer.iterate():
                     yield None
 
-            kind = LateKind()
-            controller.watch(kind, enqueue_mapped(of_nobody))
+            kind = DelayedKind()
+            controller.watch(kind, enqueue_mapped(no_owner))
             change = ObjectEvent(
                 ObjectKey("", "a"), None, informer.cached_object(ObjectKey("n", "job-0"))
             )
-            assert await longest_step(lambda: kind.tell(change)) < decoding / 5
+            assert await longest_step(lambda: kind.handler(change)) < decoding / 5

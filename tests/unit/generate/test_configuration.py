@@ -1,4 +1,4 @@
-"""The document about the configuration is as types and flags say; its example can be read."""
+"""The document about the configuration matches types and flags; its example is valid."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_every_key_is_described() -> None:
 
 def test_every_flag_is_listed_with_its_key() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", configuration.document(), re.MULTILINE)
-    told = {key: flags for key, flags in rows if flags}
-    assert set(told) == {key for _, key in FLAGS.values()}
-    assert told["leaderElect"] == "`--leader-elect`, `--no-leader-elect`"
-    assert told["burst"] == "`--burst N`"
+    flags_by_key = {key: flags for key, flags in rows if flags}
+    assert set(flags_by_key) == {key for _, key in FLAGS.values()}
+    assert flags_by_key["leaderElect"] == "`--leader-elect`, `--no-leader-elect`"
+    assert flags_by_key["burst"] == "`--burst N`"

@@ -48,13 +48,13 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
 
 
 def test_panels_are_adjacent_without_gaps() -> None:
-    taken: dict[tuple[int, int], str] = {}
+    occupied: dict[tuple[int, int], str] = {}
     for panel in PANELS:
         for cell in cells(panel):
-            assert cell not in taken, f"{panel['title']} stands on {taken[cell]}"
-            taken[cell] = panel["title"]
-    bottom = max(y for _, y in taken) + 1
-    assert set(taken) == set(itertools.product(range(COLUMNS), range(bottom)))
+            assert cell not in occupied, f"{panel['title']} stands on {occupied[cell]}"
+            occupied[cell] = panel["title"]
+    bottom = max(y for _, y in occupied) + 1
+    assert set(occupied) == set(itertools.product(range(COLUMNS), range(bottom)))
 
 
 @pytest.mark.parametrize("panel", SHOWN, ids=titled)
@@ -63,8 +63,8 @@ def test_each_panel_has_a_query_and_a_unit(panel: dict[str, Any]) -> None:
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     places = [target["refId"] for target in panel["targets"]]
     assert len(set(places)) == len(places)
-    for asker in (panel, *panel["targets"]):
-        assert asker["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for querier in (panel, *panel["targets"]):
+        assert querier["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
         assert 'job="$job"' in target["expr"], "it asks for everybody's"
         assert target["expr"].count("(") == target["expr"].count(")")

@@ -109,8 +109,8 @@ def test_rules_and_requirements_of_an_object_are_in_its_schema() -> None:
 
 
 def test_unsupported_bound_is_an_error() -> None:
-    class Odd(KubeModel):
+    class Unsupported(KubeModel):
         number: Annotated[int, Field(multiple_of=2)]
 
     with pytest.raises(TypeError, match="no schema is known for MultipleOf"):
-        of_model(Odd, LIBRARY)
+        of_model(Unsupported, LIBRARY)

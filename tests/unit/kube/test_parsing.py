@@ -74,11 +74,11 @@ def test_aliased_values_are_not_shared() -> None:
     assert parsed.value["b"] == {"x": 1}
 
 
-BOMB = "a0: &a0 [x]\n" + "".join(
+NESTED_ALIASES = "a0: &a0 [x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
 )
 # Each line doubles the keys that PyYAML would copy: it would never come to an end.
-MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+NESTED_MERGES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 65)
 )
 
@@ -93,8 +93,8 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         pytest.param("\ta: 1\n", 1, "cannot start any token", id="tab"),
         pytest.param("a: *b\n", 1, "undefined alias", id="alias of nothing"),
         pytest.param("a: &a [*a]\n", 1, "a value that contains the alias", id="itself"),
-        pytest.param(BOMB, 7, "expand to more than 400000 values", id="bomb"),
-        pytest.param(MERGE_BOMB, 17, "expand to more than 400000 values", id="merge bomb"),
+        pytest.param(NESTED_ALIASES, 7, "expand to more than 400000 values", id="bomb"),
+        pytest.param(NESTED_MERGES, 17, "expand to more than 400000 values", id="merge bomb"),
         pytest.param("[" * 100_000, 1, "nested too deeply", id="deep"),
         pytest.param("{a: " * 200 + "}" * 200, 1, "nested too deeply", id="200 deep"),
         pytest.param("? [a]\n: 1\n", 1, "a key must be a string", id="a list for a key"),

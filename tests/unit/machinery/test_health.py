@@ -15,7 +15,7 @@ async def well() -> str | None:
     return None
 
 
-async def sick() -> str | None:
+async def failing_check() -> str | None:
     return "the cache is empty"
 
 
@@ -34,14 +34,14 @@ async def test_verbose_names_each_check_in_order() -> None:
 
 
 async def test_a_failing_check_fails_all_and_keeps_its_reason_to_itself() -> None:
-    answer = await get("/healthz", a=well, b=sick)
+    answer = await get("/healthz", a=well, b=failing_check)
     text = "[+]a ok\n[-]b failed: reason withheld\nhealthz check failed\n"
     assert answer == HttpResponse(500, text)
 
 
 async def test_excluded_checks_do_not_count() -> None:
     query = (("exclude", "b"), ("exclude", "x"), ("verbose", "1"))
-    answer = await get("/healthz", *query, a=well, b=sick)
+    answer = await get("/healthz", *query, a=well, b=failing_check)
     assert answer == HttpResponse(
         200,
         "[+]a ok\n[+]b excluded: ok\n"
@@ -52,7 +52,7 @@ async def test_excluded_checks_do_not_count() -> None:
 
 async def test_single_check_returns_its_reason() -> None:
     assert await get("/healthz/a", a=well) == HttpResponse(200, "ok")
-    answer = await get("/healthz/b", b=sick)
+    answer = await get("/healthz/b", b=failing_check)
     assert answer == HttpResponse(500, "internal server error: the cache is empty\n")
 
 
@@ -67,13 +67,13 @@ async def test_without_checks_there_is_a_ping() -> None:
 
 
 async def test_checks_run_at_the_same_time() -> None:
-    meeting = asyncio.Barrier(2)
+    barrier = asyncio.Barrier(2)
 
-    async def meets() -> str | None:
-        await meeting.wait()
+    async def waits_for_other() -> str | None:
+        await barrier.wait()
         return None
 
-    assert (await get("/healthz", a=meets, b=meets)).status == 200
+    assert (await get("/healthz", a=waits_for_other, b=waits_for_other)).status == 200
 
 
 async def test_hanging_check_fails() -> None:
@@ -128,7 +128,7 @@ async def test_metrics_contain_the_state_and_changes_of_each_readiness_check() -
 
     clock, metrics, stop = FakeClock(), Metrics(), asyncio.Event()
 
-    def told() -> list[float | None]:
+    def stalls() -> list[float | None]:
         name = "machinery_readiness_check"
         return [metrics.registry.get_sample_value(name, {"name": each}) for each in problems]
 
@@ -137,8 +137,8 @@ async def test_metrics_contain_the_state_and_changes_of_each_readiness_check() -
         service = ReadinessMetrics(readiness, metrics, clock=clock)
         group.create_task(service.run(lambda: None, stop))
         await clock.advance(0)
-        assert told() == [0, 1], "from the start"
+        assert stalls() == [0, 1], "from the start"
         problems.update(caches=None, webhooks="there is no certificate yet")
         await clock.advance(1)
-        assert told() == [1, 0]
+        assert stalls() == [1, 0]
         stop.set()

@@ -16,7 +16,7 @@ VARIABLES = {"job": "j", "namespace": ".*", "__rate_interval": "1m", "__range": 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def words_of(text: str) -> list[str]:
+def texts_of(text: str) -> list[str]:
     return [each.text or "" for each in ElementTree.fromstring(text).iter(f"{SVG}text")]  # noqa: S314
 
 
@@ -33,17 +33,17 @@ class Constant:
 
 async def test_every_panel_is_drawn() -> None:
     picture = Picture(Constant(), VARIABLES, Span(0, 120, 10))  # type: ignore[arg-type]
-    words = words_of(await picture.draw(kftrainer()))
+    texts = texts_of(await picture.draw(kftrainer()))
     assert {panel["title"].removeprefix("▾ ") for panel in kftrainer()["panels"]} <= {
-        each.removeprefix("▾ ") for each in words
+        each.removeprefix("▾ ") for each in texts
     }
 
 
 def test_the_picture_in_the_documents_is_of_this_dashboard() -> None:
     text = DRAWN.read_text()
     assert len(text.encode()) < LARGEST
-    words = {each.removeprefix("▾ ") for each in words_of(text)}
-    assert {panel["title"] for panel in kftrainer()["panels"]} <= words, (
+    texts = {each.removeprefix("▾ ") for each in texts_of(text)}
+    assert {panel["title"] for panel in kftrainer()["panels"]} <= texts, (
         "draw it again: PYTHONPATH=hack .venv/bin/python -m monitoring"
     )
 

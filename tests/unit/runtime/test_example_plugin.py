@@ -117,9 +117,9 @@ def test_greeter_imports_only_the_facade() -> None:
 
 def test_documented_order_of_phases_and_plugins_is_current() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
-    told = re.findall(r"^\|[ 1-5]*\| `(\w+)` \| `(\w+)\((.*)\)` \|", shown, re.M)
+    table = re.findall(r"^\|[ 1-5]*\| `(\w+)` \| `(\w+)\((.*)\)` \|", shown, re.M)
     methods = [(phase, *phase.__abstractmethods__) for phase in EXTENSION_POINTS]
-    assert told == [
+    assert table == [
         (phase.__name__, method, ", ".join([*signature(getattr(phase, method)).parameters][1:]))
         for phase, method in methods
     ]
@@ -282,7 +282,7 @@ def test_example_is_listed_as_installed_if_it_is_not_enabled(
     assert [PLUGIN, "installed", "acme-tracking", "1.0", "-", "-"] in lines
 
 
-# What a person may get wrong, and what the command says then.
+# Mistakes of users, and the messages of the command.
 BREAKAGES = {
     "import": ("from kftrainer.plugin", "from kftrainer.plugni", "cannot be imported: Module"),
     "exit": ('LABEL = "', 'raise SystemExit(0)\nLABEL = "', "cannot be imported: SystemExit: 0"),

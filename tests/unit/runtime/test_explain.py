@@ -180,7 +180,7 @@ def test_note_about_a_missing_path_is_ignored() -> None:
 
 
 def seconds(count: int) -> float:
-    """How long it takes to listen to so many variables, of which the half are new."""
+    """The time to trace a number of variables, half of which are new."""
 
     def listen() -> float:
         env = [{"name": f"OLD{n}", "value": "x"} for n in range(count)]

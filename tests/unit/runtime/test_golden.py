@@ -58,7 +58,7 @@ def test_keys_are_generated_when_the_secret_is_created() -> None:
         if planned.manifest["kind"] == "Secret"
     ]
     assert secret.generate is not None
-    made = secret.generate()
-    assert {key: value for key, value in made.items() if key != "data"} == secret.manifest
-    assert sorted(made["data"]) == ["ssh-privatekey", "ssh-publickey"]
-    assert all(made["data"].values())
+    key_pair = secret.generate()
+    assert {key: value for key, value in key_pair.items() if key != "data"} == secret.manifest
+    assert sorted(key_pair["data"]) == ["ssh-privatekey", "ssh-publickey"]
+    assert all(key_pair["data"].values())

@@ -6,7 +6,7 @@ from kftrainer.runtime.info import is_finished
 from kftrainer.runtime.validation.updates import change_errors
 from tests.support.objects import train_job
 
-NEVER_BEGAN = "TrainingRuntimeNotSupported"
+NOT_SUPPORTED = "TrainingRuntimeNotSupported"
 
 
 def job(kind: str, status: str, reason: str, image: str = "a") -> TrainJob:
@@ -24,7 +24,7 @@ def job(kind: str, status: str, reason: str, image: str = "a") -> TrainJob:
         ("Complete", "False", "Any", False),
         ("Failed", "Unknown", "Any", False),
         ("Suspended", "True", "Suspended", False),
-        ("Failed", "True", NEVER_BEGAN, False),
+        ("Failed", "True", NOT_SUPPORTED, False),
     ],
 )
 def test_is_finished_by_condition(kind: str, status: str, reason: str, expected: bool) -> None:
@@ -32,7 +32,7 @@ def test_is_finished_by_condition(kind: str, status: str, reason: str, expected:
     assert not is_finished(TrainJob.parse(train_job("demo")))
 
 
-@pytest.mark.parametrize(("reason", "expected"), [("FailedJobs", 1), (NEVER_BEGAN, 0)])
+@pytest.mark.parametrize(("reason", "expected"), [("FailedJobs", 1), (NOT_SUPPORTED, 0)])
 def test_spec_of_a_training_that_never_began_may_change(reason: str, expected: int) -> None:
     old, new = (job("Failed", "True", reason, image) for image in ("a", "b"))
     assert len([*change_errors(old, new, NO_OBJECTS)]) == expected

@@ -22,8 +22,8 @@ def overridden(*overrides: Object, dialect: str = "podTemplateOverrides") -> dic
 
 
 def override(*targets: str, metadata: Object | None = None, **spec: Any) -> Object:
-    said = {"targetJobs": [{"name": target} for target in targets], "spec": spec}
-    return said if metadata is None else said | {"metadata": metadata}
+    entry = {"targetJobs": [{"name": target} for target in targets], "spec": spec}
+    return entry if metadata is None else entry | {"metadata": metadata}
 
 
 def refused(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[str]:

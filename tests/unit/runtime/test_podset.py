@@ -8,8 +8,8 @@ def container(**body: object) -> Container:
 
 
 def pod_set(job: Object | None = None, count: int = 1, replicas: int = 1) -> PodSet:
-    made = job or replicated_job("node")
-    return PodSet("node", "trainer", count, replicas, made, "path", NO_TRACE)
+    replicated = job or replicated_job("node")
+    return PodSet("node", "trainer", count, replicas, replicated, "path", NO_TRACE)
 
 
 def test_ports_are_identified_by_number_and_protocol() -> None:

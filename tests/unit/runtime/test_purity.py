@@ -62,7 +62,7 @@ JOBS: dict[str, Object] = {
 }
 
 
-class Kept(GivenObjects):
+class RecordedReads(GivenObjects):
     """Gives the same runtime each time, as a cache may: a change to it would stay."""
 
     def __init__(self, runtime: Object, *others: Manifest) -> None:
@@ -85,15 +85,15 @@ class Case:
 
     def __post_init__(self) -> None:
         self.job = TrainJob.parse(self.document)
-        self.existing = Kept(self.runtime, *self.applied)
+        self.existing = RecordedReads(self.runtime, *self.applied)
 
-    def everything(self) -> list[Any]:
+    def all_values(self) -> list[Any]:
         return deepcopy(
             [self.document, self.runtime, self.applied, self.job, self.existing.runtime]
         )
 
     def plan(self) -> list[Any]:
-        """All that the operator asks of planning for one TrainJob."""
+        """All calls of the planning API for one TrainJob."""
         runtime = Runtimes(load_framework()).of(self.job)
         return [
             [each.manifest for each in runtime.new_objects(self.job, self.existing)],
@@ -116,16 +116,16 @@ def case(request: pytest.FixtureRequest, runtime: Object) -> Case:
 
 
 def test_planning_does_not_modify_its_input(case: Case) -> None:
-    before = case.everything()
+    before = case.all_values()
     case.plan()
-    assert case.everything() == before
+    assert case.all_values() == before
 
 
 def test_planning_again_does_not_modify_earlier_plans(case: Case) -> None:
     again = replace(case, applied=deepcopy(case.plan()[0]))
-    before = again.everything()
+    before = again.all_values()
     again.plan()
-    assert again.everything() == before
+    assert again.all_values() == before
 
 
 def test_planning_is_deterministic(case: Case) -> None:

@@ -152,8 +152,8 @@ def test_number_of_trainer_pods_is_num_nodes_of_the_runtime() -> None:
     job["template"]["spec"]["parallelism"] = 7
     document = runtime(jobs=[job], mlPolicy={"numNodes": 3})
     assert info_of(job_on(document), document).trainer.count == 3
-    unsaid = runtime(jobs=[job], mlPolicy={})
-    assert info_of(job_on(unsaid), unsaid).trainer.count == 1
+    without_nodes = runtime(jobs=[job], mlPolicy={})
+    assert info_of(job_on(without_nodes), without_nodes).trainer.count == 1
 
 
 def test_template_sets_the_number_of_pods_without_a_policy() -> None:

@@ -20,7 +20,7 @@ JOBS = webhook_path(TRAIN_JOBS)
 FAMILY = "kftrainer_admission_denials"
 
 
-class Board:
+class CountedDenials:
     """A counter, and what it shows."""
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class Board:
 
 
 def test_denied_request_counts_each_violated_rule() -> None:
-    board = Board()
-    board.deny("runtime-missing")
-    board.deny("name-too-long", "mpi-processes", "runtime-missing")
-    assert board.counts() == {
+    counted = CountedDenials()
+    counted.deny("runtime-missing")
+    counted.deny("name-too-long", "mpi-processes", "runtime-missing")
+    assert counted.counts() == {
         ("TrainJob", "runtime-missing"): 2,
         ("TrainJob", "name-too-long"): 1,
         ("TrainJob", "mpi-processes"): 1,
@@ -67,22 +67,22 @@ def test_denied_request_counts_each_violated_rule() -> None:
         "# HELP kftrainer_admission_denials_total Violated admission rules: a request that "
         "violates several rules counts for each of them. Dry runs do not count.\n"
         "# TYPE kftrainer_admission_denials_total counter\n"
-    ) in exposition(board.registry).decode()
+    ) in exposition(counted.registry).decode()
 
 
 def test_kind_label_is_that_of_the_path() -> None:
-    board = Board()
+    counted = CountedDenials()
     for resource in KINDS:
-        board.deny("schema", path=webhook_path(resource), kind="Anything")
-    board.deny("schema", path="/made/up")
+        counted.deny("schema", path=webhook_path(resource), kind="Anything")
+    counted.deny("schema", path="/made/up")
     kinds = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
-    assert board.counts() == {(each.kind, "schema"): 1 for each in kinds}
+    assert counted.counts() == {(each.kind, "schema"): 1 for each in kinds}
 
 
 def test_dry_runs_do_not_count() -> None:
-    board = Board()
-    board.deny("schema", dry_run=True)
-    assert board.counts() == {}
+    counted = CountedDenials()
+    counted.deny("schema", dry_run=True)
+    assert counted.counts() == {}
 
 
 @pytest.mark.parametrize(
@@ -91,35 +91,35 @@ def test_dry_runs_do_not_count() -> None:
     ids=repr,
 )
 def test_rule_with_an_invalid_name_counts_as_other(rules: Sequence[str]) -> None:
-    board = Board()
-    board.deny(*rules)
-    assert board.counts() == {("TrainJob", OTHER): 1}
+    counted = CountedDenials()
+    counted.deny(*rules)
+    assert counted.counts() == {("TrainJob", OTHER): 1}
 
 
 def test_rules_beyond_the_limit_count_as_other_except_built_in_ones() -> None:
-    board = Board()
-    made_up = [f"acme.com/rule-{number}" for number in range(1000)]
-    board.deny(*made_up)
-    rules = {rule for _, rule in board.counts()}
+    counted = CountedDenials()
+    unknown = [f"acme.com/rule-{number}" for number in range(1000)]
+    counted.deny(*unknown)
+    rules = {rule for _, rule in counted.counts()}
     assert len(rules) <= MOST_RULES + 1
-    assert made_up[0] in rules
-    assert board.counts()["TrainJob", OTHER] == 1
+    assert unknown[0] in rules
+    assert counted.counts()["TrainJob", OTHER] == 1
     ours = (*Rule, *PLUGIN_RULES, "timeout", "too-many-requests", "internal-error")
-    board.deny(*ours)
-    board.deny(made_up[0])
-    counts = board.counts()
+    counted.deny(*ours)
+    counted.deny(unknown[0])
+    counts = counted.counts()
     assert {counts["TrainJob", rule] for rule in ours} == {1}
-    board.deny()
-    assert board.counts()["TrainJob", OTHER] == 2, "what names no rule is no other series"
-    assert counts["TrainJob", made_up[0]] == 2
+    counted.deny()
+    assert counted.counts()["TrainJob", OTHER] == 2, "what names no rule is no other series"
+    assert counts["TrainJob", unknown[0]] == 2
     assert len({rule for _, rule in counts}) <= MOST_RULES + 1
 
 
 @given(st.lists(st.lists(st.text() | st.from_regex("[a-z]{1,3}", fullmatch=True))))
 def test_every_denial_is_counted(denials: list[list[str]]) -> None:
-    board = Board()
+    counted = CountedDenials()
     for rules in denials:
-        before = sum(board.counts().values())
-        board.deny(*rules)
-        assert 1 <= sum(board.counts().values()) - before <= max(1, len(rules))
-    exposition(board.registry)
+        before = sum(counted.counts().values())
+        counted.deny(*rules)
+        assert 1 <= sum(counted.counts().values()) - before <= max(1, len(rules))
+    exposition(counted.registry)

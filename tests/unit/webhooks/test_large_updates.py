@@ -84,7 +84,7 @@ class Server:
 def update(
     new: Object, old: Object, *cached: Object, server: Server | None = None
 ) -> AdmissionResponse:
-    asked = AdmissionRequest(
+    admission_request = AdmissionRequest(
         uid="1",
         operation="UPDATE",
         group="trainer.kubeflow.org",
@@ -97,7 +97,7 @@ def update(
         dry_run=False,
     )
     admission = TrainJobAdmission(RUNTIMES, GivenObjects([PLAIN, *cached]), server)  # type: ignore[arg-type]
-    verdict = asyncio.run(admission(asked))
+    verdict = asyncio.run(admission(admission_request))
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 
@@ -258,8 +258,8 @@ def test_overrides_of_a_suspended_large_trainjob_can_be_reduced() -> None:
 
 async def test_large_runtime_can_only_be_reduced() -> None:
     def jobs(count: int, **spec: Any) -> Object:
-        made = [replicated_job(f"job-{n}", None) for n in range(count)]
-        return in_namespace(runtime(jobs=made, **spec))
+        template_jobs = [replicated_job(f"job-{n}", None) for n in range(count)]
+        return in_namespace(runtime(jobs=template_jobs, **spec))
 
     async def reviewed(new: Object, old: Object) -> AdmissionResponse:
         request = AdmissionRequest(

@@ -35,8 +35,8 @@ def test_configuration_has_the_names_of_kubeflow_trainer() -> None:
                 "operations": ["CREATE", "UPDATE"],
             }
         ]
-        said = (webhook["failurePolicy"], webhook["sideEffects"])
-        assert said == ("Fail", "None")
+        settings = (webhook["failurePolicy"], webhook["sideEffects"])
+        assert settings == ("Fail", "None")
         assert webhook["admissionReviewVersions"] == ["v1"]
 
 

@@ -1,4 +1,4 @@
-"""Every denial says which rule it is for: those of the corpus, and those of chance."""
+"""Every denial names its rule: for the corpus and for random objects."""
 
 import asyncio
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_trainjob_denial_reports_the_violated_rule(case: JobCase, kind: str) -> 
     job = as_stored(job_of(case, case.wrong, kind, name, NAMESPACE))
     verdict = verdict_on(job, *runtimes, *OLD, PRIORITY)
     assert verdict.allowed is case.is_warning
-    if case.says.startswith("["):  # who breaks it breaks something else, too
+    if case.message.startswith("["):  # who breaks it breaks something else, too
         assert case.rule in verdict.rules
     else:
         assert verdict.rules == (() if case.is_warning else (case.rule,))

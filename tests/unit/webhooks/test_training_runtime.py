@@ -129,9 +129,11 @@ async def test_finalizer_can_be_added_to_an_invalid_runtime(resource: AnyResourc
 
 
 async def test_finalizer_can_be_added_to_an_undecodable_runtime(resource: AnyResource) -> None:
-    odd = {**GOOD, "spec": {"mlPolicy": {"numNodes": "many"}}}
-    assert await reviewed(resource, with_metadata(odd, finalizers=["a"]), odd) == ALLOWED
-    assert await reviewed(resource, deprecated(odd), odd) == ALLOWED
+    malformed = {**GOOD, "spec": {"mlPolicy": {"numNodes": "many"}}}
+    assert (
+        await reviewed(resource, with_metadata(malformed, finalizers=["a"]), malformed) == ALLOWED
+    )
+    assert await reviewed(resource, deprecated(malformed), malformed) == ALLOWED
 
 
 async def test_update_of_a_runtime_being_deleted_is_admitted(resource: AnyResource) -> None:
@@ -187,9 +189,9 @@ async def test_removing_the_framework_label_causes_a_warning(resource: AnyResour
 async def test_label_change_of_an_invalid_runtime_causes_no_other_warnings(
     resource: AnyResource,
 ) -> None:
-    odd = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
-    assert len((await reviewed(resource, deprecated(odd), odd)).warnings) == 1
-    assert len((await reviewed(resource, deprecated(odd))).warnings) == 2
+    malformed = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
+    assert len((await reviewed(resource, deprecated(malformed), malformed)).warnings) == 1
+    assert len((await reviewed(resource, deprecated(malformed))).warnings) == 2
 
 
 async def test_denial_includes_warnings(resource: AnyResource) -> None:
@@ -198,7 +200,7 @@ async def test_denial_includes_warnings(resource: AnyResource) -> None:
     assert len(verdict.warnings) == 1
 
 
-ODD_DOCUMENTS: dict[str, Object] = {
+MALFORMED_DOCUMENTS: dict[str, Object] = {
     "a number in words": {**GOOD, "spec": {"mlPolicy": {"numNodes": "hunter2"}}},
     "a spec that is none": {**GOOD, "spec": "hunter2"},
     "a template that is none": {**GOOD, "spec": {"template": {"spec": "hunter2"}}},
@@ -208,11 +210,11 @@ ODD_DOCUMENTS: dict[str, Object] = {
 }
 
 
-@pytest.mark.parametrize("what", ODD_DOCUMENTS)
+@pytest.mark.parametrize("what", MALFORMED_DOCUMENTS)
 async def test_undecodable_runtime_is_a_bad_request_without_values(
     resource: AnyResource, what: str
 ) -> None:
-    verdict = await reviewed(resource, ODD_DOCUMENTS[what])
+    verdict = await reviewed(resource, MALFORMED_DOCUMENTS[what])
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
     assert verdict.rules == ("schema",)
     assert verdict.message.startswith(f"not a {resource.kind}: ")

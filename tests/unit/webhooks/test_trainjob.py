@@ -1,4 +1,4 @@
-"""What the API server is told about TrainJobs, and the second look before a refusal."""
+"""Admission of TrainJobs, and the uncached read before a denial."""
 
 import asyncio
 from dataclasses import replace
@@ -116,7 +116,7 @@ def test_request_without_an_object_is_admitted() -> None:
     assert answer(request(None)) == ALLOWED
 
 
-# Updates that nobody should stand in the way of.
+# Updates that must always be accepted.
 
 
 def test_update_of_a_trainjob_being_deleted_is_admitted() -> None:
@@ -128,9 +128,9 @@ def test_update_of_a_trainjob_being_deleted_is_admitted() -> None:
 
 def test_change_of_bookkeeping_fields_is_not_validated() -> None:
     """G7."""
-    odd = changed(JOB, trainer={"numNodes": "three"})
-    kept = with_metadata(odd, finalizers=["a"], managedFields=[{}], resourceVersion="7")
-    assert answer(request(kept, odd)) == ALLOWED
+    malformed = changed(JOB, trainer={"numNodes": "three"})
+    kept = with_metadata(malformed, finalizers=["a"], managedFields=[{}], resourceVersion="7")
+    assert answer(request(kept, malformed)) == ALLOWED
 
 
 def test_labels_can_change_when_the_runtime_is_invalid() -> None:
@@ -165,9 +165,9 @@ def test_plugin_rule_about_labels_is_checked_on_label_changes() -> None:
 
 
 def test_undecodable_stored_trainjob_can_be_fixed() -> None:
-    odd = changed(JOB, trainer={"numNodes": "three"})
-    assert answer(request(JOB, odd), PLAIN).allowed
-    assert not answer(request(changed(JOB, suspend=True), odd)).allowed
+    malformed = changed(JOB, trainer={"numNodes": "three"})
+    assert answer(request(JOB, malformed), PLAIN).allowed
+    assert not answer(request(changed(JOB, suspend=True), malformed)).allowed
 
 
 OWNER = {"kind": "TrainJob", "name": "demo", "uid": UID, "controller": True}
@@ -200,8 +200,8 @@ def test_edit_is_accepted_if_the_server_has_no_jobset() -> None:
 
 
 def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
-    stranger = {**OWNER, "uid": "other"}
-    metadata = {**JOB_SET["metadata"], "ownerReferences": [stranger]}
+    other_owner = {**OWNER, "uid": "other"}
+    metadata = {**JOB_SET["metadata"], "ownerReferences": [other_owner]}
     server = LiveObjects(PLAIN, {**JOB_SET, "metadata": metadata})
     assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
 
@@ -239,7 +239,7 @@ def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "message"),
+    ("malformed", "message"),
     [
         ({"spec": {}}, "spec.runtimeRef: is required"),
         ({"spec": "hunter2"}, "spec: must be an object"),
@@ -258,8 +258,8 @@ def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
         ),
     ],
 )
-def test_undecodable_trainjob_is_a_bad_request(odd: Object, message: str) -> None:
-    verdict = answer(request(odd), PLAIN)
+def test_undecodable_trainjob_is_a_bad_request(malformed: Object, message: str) -> None:
+    verdict = answer(request(malformed), PLAIN)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
     assert verdict.rules == ("schema",)
     assert message in verdict.message
@@ -291,14 +291,14 @@ def test_denial_names_a_plugin_that_fails() -> None:
     assert [each["event"] for each in logs] == ["admission_plugin_failed"]
 
 
-class Odd(GivenObjects):
+class Malformed(GivenObjects):
     def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
         raise RuntimeError("a bug of ours")
 
 
 def test_internal_error_is_raised() -> None:
     with pytest.raises(RuntimeError, match="a bug of ours"):
-        answer(request(JOB), existing=Odd())
+        answer(request(JOB), existing=Malformed())
 
 
 # The second look.
@@ -344,14 +344,14 @@ def test_failed_live_read_keeps_the_first_result(
 ) -> None:
     monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01)
 
-    class Deaf(LiveObjects):
+    class Failing(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
             if error is None:
                 await asyncio.Event().wait()  # for ever
             raise error or AssertionError
 
     with structlog.testing.capture_logs() as logs:
-        verdict = answer(request(JOB), server=Deaf())
+        verdict = answer(request(JOB), server=Failing())
     assert "must be created before the TrainJob is created" in verdict.message
     event = "admission_read_timeout" if error is None else "admission_read_failed"
     assert [(each["log_level"], each["event"]) for each in logs] == [("warning", event)]
@@ -454,9 +454,9 @@ def test_each_validation_after_a_read_waits_for_a_turn() -> None:
     async def turn() -> None:
         turns.append(None)
 
-    asked = request(UNKNOWN_JOB, turn=turn)
+    admission_request = request(UNKNOWN_JOB, turn=turn)
     newer = versioned(PLAIN, 2, generation=2)
-    assert validations(asked, [AS_CACHED], [newer]) == (False, 2)
+    assert validations(admission_request, [AS_CACHED], [newer]) == (False, 2)
     assert len(turns) == 1
 
 
@@ -487,17 +487,17 @@ def test_large_runtime_is_read_live_before_validation() -> None:
         return [(kind, key)] if runtime == (kind, key) else []
 
     class Partial(GivenObjects):
-        """A cache that must not be asked for what it holds a part of."""
+        """A cache that must not be read for objects of which it holds only a part."""
 
         def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
             assert resource is not TRAINING_RUNTIMES
             return super().get(resource, key)
 
-    for asked, allowed in (
+    for admission_request, allowed in (
         (server, True),
         (LiveObjects(failing=lambda _: TransportError("lost")), False),
     ):
-        admission = TrainJobAdmission(RUNTIMES, Partial(), asked, reduced=reduced)  # type: ignore[arg-type]
+        admission = TrainJobAdmission(RUNTIMES, Partial(), admission_request, reduced=reduced)  # type: ignore[arg-type]
         verdict = asyncio.run(admission(request(JOB)))
         assert verdict.allowed is allowed, verdict
     assert verdict.code == 503, "it exists, so that it is not reported as missing"
@@ -508,7 +508,7 @@ LARGE = changed(JOB, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
 TOO_MANY = "spec.trainer.env: Too many: 513: must have at most 512 items"
 
 
-class Untouched(GivenObjects):
+class Unread(GivenObjects):
     """Fails if anything is read from it."""
 
     def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
@@ -516,7 +516,7 @@ class Untouched(GivenObjects):
 
 
 def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
-    verdict = answer(request(LARGE), existing=Untouched())
+    verdict = answer(request(LARGE), existing=Unread())
     assert (verdict.code, verdict.message, verdict.rules) == (403, TOO_MANY, ("too-large",))
     assert verdict.details is not None
     assert verdict.details["causes"] == [
@@ -525,7 +525,7 @@ def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
 
 
 def test_trainjob_that_exceeded_the_limit_before_can_be_suspended() -> None:
-    verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Untouched())
+    verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Unread())
     assert verdict.allowed
     assert verdict.warnings == (f"the stored object already has this error: {TOO_MANY}",)
     assert not answer(request(LARGE, JOB), PLAIN).allowed

@@ -49,11 +49,11 @@ MOST = 15  # times the CPU time of reading the JSON
 
 
 def job(name: str, *containers: Object, **pod: Any) -> Object:
-    made = replicated_job(name, "trainer" if name == "node" else None)
-    spec = made["template"]["spec"]["template"]["spec"]
+    replicated = replicated_job(name, "trainer" if name == "node" else None)
+    spec = replicated["template"]["spec"]["template"]["spec"]
     spec |= pod
     spec["containers"] += containers
-    return made
+    return replicated
 
 
 def jobs(count: int) -> list[Object]:
@@ -61,10 +61,10 @@ def jobs(count: int) -> list[Object]:
 
 
 def in_chain(count: int) -> list[Object]:
-    made = jobs(count)
-    for earlier, later in pairwise(made):
+    replicated = jobs(count)
+    for earlier, later in pairwise(replicated):
         later["dependsOn"] = [{"name": earlier["name"], "status": "Complete"}]
-    return made
+    return replicated
 
 
 def amounts(number: int) -> Object:
@@ -89,9 +89,9 @@ def divisor(number: int) -> Object:
 
 
 def in_order() -> Object:
-    made = runtime_of(jobs=jobs(4_000), mlPolicy=None, **GANG)
-    made["spec"]["template"]["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
-    return made
+    replicated = runtime_of(jobs=jobs(4_000), mlPolicy=None, **GANG)
+    replicated["spec"]["template"]["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
+    return replicated
 
 
 def sidecars() -> Object:
@@ -99,8 +99,8 @@ def sidecars() -> Object:
     return runtime_of(jobs=[job("node", initContainers=inits)], mlPolicy=None, **GANG)
 
 
-def overrides(*made: Object) -> Object:
-    return {"podTemplateOverrides": list(made)}
+def overrides(*replicated: Object) -> Object:
+    return {"podTemplateOverrides": list(replicated)}
 
 
 JOBS: dict[str, Callable[[], Object]] = {
@@ -126,14 +126,16 @@ RUNTIMES_OF_JOBS: dict[str, Callable[[], Object]] = {
 
 
 def cpu_of(act: Callable[[], object]) -> float:
-    """Seconds of CPU, in the less disturbed of two rounds."""
-    taken = []
-    for _ in range(2):
-        gc.collect()
-        began = time.process_time()
-        act()
-        taken.append(time.process_time() - began)
-    return min(taken)
+    """Seconds of CPU."""
+    gc.collect()
+    began = time.process_time()
+    act()
+    return time.process_time() - began
+
+
+def costs_less(act: Callable[[], object], limit: float) -> bool:
+    """Whether one of two rounds takes fewer seconds of CPU; the second only if needed."""
+    return any(cpu_of(act) < limit for _ in range(2))
 
 
 def edited(runtime: Object) -> Object:
@@ -169,10 +171,10 @@ class Case:
         old = {**self.job, "spec": {**self.job["spec"], "labels": {"a": "b"}}}
         return review(self.job, old, operation="UPDATE")
 
-    def _admitted(self, asked: Object, live: Object) -> bool:
+    def _admitted(self, updated: Object, live: Object) -> bool:
         server: Any = LiveObjects(live)
         validator = TrainJobAdmission(RUNTIMES, GivenObjects([self.runtime]), server)
-        return asyncio.run(validator(decoded(orjson.dumps(asked)))).allowed
+        return asyncio.run(validator(decoded(orjson.dumps(updated)))).allowed
 
     def create_runtime(self) -> bool:
         """Review the creation of the runtime; whether it is allowed."""
@@ -202,7 +204,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     runtime["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     body = orjson.dumps([job, runtime])
     job, runtime = orjson.loads(body)
-    return Case(job, runtime, reading=cpu_of(lambda: orjson.loads(body)))
+    return Case(job, runtime, reading=min(cpu_of(lambda: orjson.loads(body)) for _ in range(2)))
 
 
 def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_json(
@@ -215,12 +217,12 @@ def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_jso
         case.update_after_edit,
         case.create_runtime,
     ):
-        assert cpu_of(act) < MOST * case.reading, act.__name__
+        assert costs_less(act, MOST * case.reading), act.__name__
     assert not case.create()
 
 
 def test_plan_of_objects_beyond_the_limits_costs_little_more_than_their_json(case: Case) -> None:
-    assert cpu_of(case.plan) < MOST * case.reading
+    assert costs_less(case.plan, MOST * case.reading)
     assert not case.plan()
 
 

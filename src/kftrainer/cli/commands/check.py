@@ -8,7 +8,13 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
+from kftrainer.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    add_timeout,
+    namespace_name,
+)
 from kftrainer.cli.commands.cluster import (
     CommandError,
     Waiter,
@@ -25,7 +31,7 @@ from kftrainer.cli.commands.manager_pods import (
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.controllers.bundled_runtime_steps import is_bundled
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import (
     ForbiddenError,
@@ -67,14 +73,15 @@ was not checked.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `check` command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "check",
-        help="check that the operator in a cluster works",
+        run,
+        summary="check that the operator in a cluster works",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_connection(parser)
     parser.add_argument(
@@ -106,7 +113,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="do not check the webhook; for installations without it",
     )
     add_timeout(parser, SECONDS)
-    parser.set_defaults(run=run)
 
 
 def _manager_key(text: str) -> ObjectKey:
@@ -199,10 +205,10 @@ class Inspection:
 
     async def _not_ready(self) -> str | None:
         """Return why no replica of the manager is ready."""
-        try:
-            self._deployment = await self._client.get(DEPLOYMENTS, self._manager)
-        except NotFoundError:
-            self._deployment = None
+        self._deployment = await get_or_none(
+            self._client, DEPLOYMENTS, self._manager, kind_may_be_missing=True
+        )
+        if self._deployment is None:
             return None
         pods = await self._client.list(
             PODS,

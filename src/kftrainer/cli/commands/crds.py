@@ -4,10 +4,12 @@ import argparse
 import sys
 from importlib.resources import files
 
+from kftrainer.cli.arguments import Commands
+
 FOLDER = "crds"
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `crds` command."""
     parser = commands.add_parser(
         "crds",

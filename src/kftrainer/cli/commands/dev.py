@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from kftrainer.cli.arguments import Commands
 from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.cluster_options import BARE, FULL
 from kftrainer.devcluster.errors import DevClusterError, NotRunningError
@@ -35,7 +36,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `dev` command and its actions."""
     parser = commands.add_parser(
         "dev",
@@ -67,16 +68,21 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
         "--nodes",
         type=_number(0, 5000),
         default=FULL.nodes,
+        metavar="N",
         help="number of simulated nodes (default: %(default)s)",
     )
     parser.add_argument(
         "--pod-seconds",
         type=_number(0, 86_400),
         default=5,
+        metavar="N",
         help="seconds that pods of Jobs run on simulated nodes (default: %(default)s)",
     )
     parser.add_argument(
-        "--port", type=_number(1, LAST_PORT), help="port of the API server (default: any free port)"
+        "--port",
+        type=_number(1, LAST_PORT),
+        metavar="PORT",
+        help="port of the API server (default: any free port)",
     )
     parser.add_argument(
         "--crd",
@@ -89,11 +95,14 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _logs_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("part", nargs="?", help="one component, such as etcd (default: all)")
+    parser.add_argument(
+        "part", nargs="?", metavar="COMPONENT", help="one component, such as etcd (default: all)"
+    )
     parser.add_argument(
         "--tail",
         type=_number(0, 10**9),
         default=50,
+        metavar="N",
         help="number of last lines of each log (default: 50)",
     )
     parser.add_argument("-f", "--follow", action="store_true", help="continue to print new lines")

@@ -13,7 +13,7 @@ from kftrainer import config, logs
 from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT, Configuration
 from kftrainer.cli import errors as one_line_errors
-from kftrainer.cli.arguments import add_connection, namespace_name
+from kftrainer.cli.arguments import Commands, add_connection, namespace_name
 from kftrainer.cli.manager_setup.assembly import ManagerOptions, run_manager
 from kftrainer.cli.manager_setup.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
@@ -68,7 +68,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `manager` command."""
     parser = commands.add_parser(
         "manager",
@@ -168,7 +168,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-bind-address",
         metavar="ADDRESS",
-        help="host:port or :port of metrics; 0 disables it",
+        help="host:port or :port of the metrics server; 0 disables it",
     )
     parser.add_argument(
         "--metrics-secure",
@@ -189,9 +189,14 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         help="number of objects of this kind that are reconciled concurrently; may be repeated",
     )
     parser.add_argument(
-        "--qps", type=float, help="average requests per second to the API server; 0: no limit"
+        "--qps",
+        type=float,
+        metavar="N",
+        help="average requests per second to the API server; 0: no limit",
     )
-    parser.add_argument("--burst", type=int, help="requests above --qps that may be sent at once")
+    parser.add_argument(
+        "--burst", type=int, metavar="N", help="requests that may be sent at once if --qps is set"
+    )
 
 
 def _concurrency(text: str) -> tuple[str, int]:

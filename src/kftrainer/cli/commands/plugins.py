@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kftrainer.cli.arguments import add_config
+from kftrainer.cli.arguments import Commands, add_command, add_config
 
 if TYPE_CHECKING:
     from kftrainer.runtime.framework.plugin_loader import PluginSummary
@@ -23,13 +23,14 @@ state:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `plugins` command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "plugins",
-        help="list the plugins and the permissions they need",
+        run,
+        summary="list the plugins and the permissions they need",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "-o",
@@ -38,8 +39,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="table",
         help="tables of plugins and permissions, or one JSON list (default: %(default)s)",
     )
-    add_config(parser)
-    parser.set_defaults(run=run)
+    add_config(parser, used="plugins")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
+from kftrainer.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    add_timeout,
+    namespace_name,
+)
 from kftrainer.cli.commands.cluster import (
     DeadlineExceededError,
     Waiter,
@@ -57,14 +63,15 @@ TrainingRuntimes in these namespaces, and ClusterTrainingRuntimes with --cluster
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `purge` command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "purge",
-        help="delete all TrainJobs and runtimes of a cluster",
+        run,
+        summary="delete all TrainJobs and runtimes of a cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_connection(parser)
     parser.add_argument(
@@ -92,7 +99,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--yes", action="store_true", help="delete; without it, print what would be deleted"
     )
     add_timeout(parser, SECONDS)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

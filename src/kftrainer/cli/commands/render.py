@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kftrainer.cli.arguments import add_config, add_sources
+from kftrainer.cli.arguments import Commands, add_command, add_config, add_sources
 
 if TYPE_CHECKING:
     from kftrainer.cli.manifests.plans import Plan
@@ -34,14 +34,15 @@ the given files, and an object that is defined twice.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `render` command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "render",
-        help="print the objects that would be applied for TrainJobs; needs no cluster",
+        run,
+        summary="print the objects that would be applied for TrainJobs; needs no cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_sources(parser)
     form = parser.add_mutually_exclusive_group()
@@ -68,7 +69,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="print the contents of Secrets; generated keys differ on every run",
     )
     add_config(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

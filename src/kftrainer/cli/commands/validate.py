@@ -5,7 +5,7 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
-from kftrainer.cli.arguments import add_config, add_sources
+from kftrainer.cli.arguments import Commands, add_command, add_config, add_sources
 
 if TYPE_CHECKING:
     from kftrainer.cli.manifests.pipeline import Outcome
@@ -46,14 +46,15 @@ null).
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `validate` command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "validate",
-        help="report errors in TrainJobs and runtimes; needs no cluster",
+        run,
+        summary="report errors in TrainJobs and runtimes; needs no cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_sources(parser)
     parser.add_argument(
@@ -67,7 +68,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--fail-on-warning", action="store_true", help="exit with code 1 if there are warnings"
     )
     add_config(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

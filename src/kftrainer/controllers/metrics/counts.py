@@ -161,16 +161,14 @@ class TrainJobCounts:
         known = self._open.get(key)
         if known is not None and known.awaits_job_set:
             known.awaits_job_set = False
-            if now is not None:
-                self._observer.job_set_created(known.measured_as, max(0.0, now - known.created))
+            _report(self._observer.job_set_created, known, now)
 
     def first_pod_running(self, key: ObjectKey, now: float | None) -> None:
         """Record that a pod of the TrainJob runs; `now` is None if the time is not known."""
         known = self._open.get(key)
         if known is not None and known.awaits_pod:
             known.awaits_pod = False
-            if now is not None:
-                self._observer.first_pod_running(known.measured_as, max(0.0, now - known.created))
+            _report(self._observer.first_pod_running, known, now)
 
     def _update(self, key: ObjectKey, known: _Open, facts: JobFacts, now: float) -> None:
         known.update_awaited(facts)
@@ -219,3 +217,9 @@ class TrainJobCounts:
 
 def _pair(namespace: str, runtime: str) -> str:
     return OTHER if namespace == runtime == OTHER else f"{namespace}/{runtime}"
+
+
+def _report(observe: Callable[[str, float], None], job: _Open, now: float | None) -> None:
+    """Report the time since the creation of the TrainJob, unless it is not known."""
+    if now is not None:
+        observe(job.measured_as, max(0.0, now - job.created))

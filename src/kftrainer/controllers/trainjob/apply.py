@@ -1,7 +1,8 @@
 """Applies the planned objects of a TrainJob where the live ones differ from the plan.
 
-This is a server-side apply with the field manager `trainer` (`names.FIELD_MANAGER`) and with force.
-Objects that do not belong to the TrainJob are never modified.
+This is a server-side apply with the field manager `trainer` (`names.FIELD_MANAGER`) and with force,
+which is the default of `kube.client.client.Client.apply`. Objects that do not belong to the
+TrainJob are never modified.
 """
 
 import hashlib
@@ -14,15 +15,16 @@ import orjson
 import structlog
 
 from kftrainer.api import names
-from kftrainer.api.resources import JOB_SETS, SECRETS
+from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
 from kftrainer.kube.objects.resource import (
     Manifest,
     ObjectKey,
     Resource,
+    controller_of,
     is_controlled_by,
     key_of,
 )
@@ -233,10 +235,8 @@ class ObjectApplier:
     async def _live(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         if resource == SECRETS:
             return await self._probe(resource, key)
-        try:
-            return await self._client.get(self._view.cached_as(resource), key)
-        except NotFoundError:
-            return None
+        cached_as = self._view.cached_as(resource)
+        return await get_or_none(self._client, cached_as, key, kind_may_be_missing=True)
 
     async def _create(self, planned: PlannedObject) -> Created | Manifest:
         """Create the object, or return the live one if it already exists."""
@@ -331,7 +331,7 @@ def name_in_use(
 ) -> ForeignObjectError | PendingDeletionError:
     """Return the error for an object that has the needed name but another owner."""
     metadata = live["metadata"]
-    controller = _controller_of(live)
+    controller = controller_of(metadata)
     object_name = f"{resource.kind} {key_of(live)}"
     created = _time(job.metadata.creation_timestamp)
     if deleted := metadata.get("deletionTimestamp"):
@@ -351,18 +351,12 @@ def name_in_use(
     return ForeignObjectError(_taken(object_name, controller))
 
 
-def _controller_of(manifest: Manifest) -> Mapping[str, Any] | None:
-    owners = manifest["metadata"].get("ownerReferences") or ()
-    return next((each for each in owners if each.get("controller")), None)
-
-
 def _is_of_namesake(controller: Mapping[str, Any] | None, job: TrainJob) -> bool:
     """Whether the owner is an earlier TrainJob of the same name, which was deleted."""
-    if controller is None:
+    if controller is None or not TRAIN_JOBS.is_referred_to_by(controller):
         return False
-    group, _, _ = str(controller.get("apiVersion", "")).rpartition("/")
-    found = (group, controller.get("kind"), controller.get("name"))
-    return found == (names.GROUP, names.TRAIN_JOB, job.metadata.name)
+    found: str | None = controller.get("name")
+    return found == job.metadata.name
 
 
 def _time(timestamp: str | None) -> datetime | None:

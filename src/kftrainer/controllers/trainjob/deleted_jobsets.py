@@ -1,6 +1,6 @@
 """The last state of deleted JobSets, and the outcome of a training whose JobSet is gone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
+from kftrainer.controllers.watches import controlling_train_job
 from kftrainer.kube.objects.meta import Condition, new_condition
 from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.resource import Manifest
@@ -42,22 +43,23 @@ class DeletedJobSets:
     def observe(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer."""
         if change.new is not None:
-            if self._last and change.old is None:
-                for uid in _controllers(change.new.metadata):
-                    self._forget(uid)
+            is_new = self._last and change.old is None
+            if is_new and (controller := controlling_train_job(change.new.metadata)) is not None:
+                self._forget(controller["uid"])
         elif change.old is not None and not change.final_state_unknown:
             manifest = change.old.manifest
-            for uid in _controllers(manifest["metadata"]):
-                self._remember(uid, manifest)
+            if (controller := controlling_train_job(manifest["metadata"])) is not None:
+                self._remember(controller, manifest)
 
     def of(self, job: TrainJob) -> ClusterReader:
         """Return the last state of the TrainJob's JobSet, for status plugins to read."""
         last = self._last.get(job.metadata.uid or "")
         return NO_OBJECTS if last is None else GivenObjects([orjson.loads(last)])
 
-    def _remember(self, uid: str, manifest: Manifest) -> None:
+    def _remember(self, controller: Manifest, manifest: Manifest) -> None:
+        uid = controller["uid"]
         self._forget(uid)
-        last = bytes(memoryview(orjson.dumps(_last_state(manifest))))
+        last = bytes(memoryview(orjson.dumps(_last_state(controller, manifest))))
         self._last[uid] = last
         self._bytes += len(last)
         while len(self._last) > self._capacity or self._bytes > self._most_bytes:
@@ -67,13 +69,12 @@ class DeletedJobSets:
         self._bytes -= len(self._last.pop(uid, b""))
 
 
-def _last_state(manifest: Manifest) -> Manifest:
+def _last_state(controller: Manifest, manifest: Manifest) -> Manifest:
     metadata = {key: manifest["metadata"][key] for key in ("name", "namespace", "uid")}
-    owners = manifest["metadata"]["ownerReferences"]
     return {
         "apiVersion": JOB_SETS.api_version,
         "kind": JOB_SETS.kind,
-        "metadata": {**metadata, "ownerReferences": [each for each in owners if _controls(each)]},
+        "metadata": {**metadata, "ownerReferences": [controller]},
         "spec": {"suspend": (manifest.get("spec") or {}).get("suspend", False)},
         "status": {
             field: value
@@ -81,16 +82,6 @@ def _last_state(manifest: Manifest) -> Manifest:
             if field in STATUS_FIELDS
         },
     }
-
-
-def _controllers(metadata: Manifest) -> Iterator[str]:
-    for reference in metadata.get("ownerReferences") or ():
-        if _controls(reference):
-            yield reference.get("uid", "")
-
-
-def _controls(reference: Manifest) -> bool:
-    return bool(reference.get("controller")) and reference.get("kind") == names.TRAIN_JOB
 
 
 def outcome_without_job_set(

@@ -16,8 +16,7 @@ from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import ForeignJobSetError, ObjectApplier, name_in_use
 from kftrainer.controllers.trainjob.jobset_update import has_same_jobs
 from kftrainer.controllers.trainjob.planner import Planner
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import KindNotFoundError, NotFoundError
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.resource import Manifest, is_controlled_by, key_of
 from kftrainer.machinery.controller.reconcile import Request
@@ -185,11 +184,8 @@ class JobSetIdentifier:
 
     async def _reject(self, job: TrainJob) -> Identity:
         """Reject a JobSet that is not the recorded one, unless only the cache lags."""
-        try:
-            live = await self._client.get(JOB_SETS, key_of_job(job))
-        except KindNotFoundError:
-            raise
-        except NotFoundError:
+        live = await get_or_none(self._client, JOB_SETS, key_of_job(job))
+        if live is None:
             return Identity(job)
         self._view.record(JOB_SETS, live)
         metadata = live["metadata"]

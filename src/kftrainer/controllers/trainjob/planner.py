@@ -18,8 +18,8 @@ from kftrainer.controllers.trainjob.failures import failure_of
 from kftrainer.controllers.trainjob.jobset_update import ApplicablePlan, applicable_plan
 from kftrainer.controllers.trainjob.status import is_reported, present_status
 from kftrainer.controllers.trainjob.unreadable import planning_error
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError, NotFoundError
+from kftrainer.kube.client.client import Client, get_or_none
+from kftrainer.kube.client.errors import ForbiddenError
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.manager.clock import Clock
@@ -115,11 +115,8 @@ class Planner:
         ended = outcome_without_job_set(job, last, replicas, self._clock.now())
         if ended is None:
             return None
-        try:
-            live = await self._client.get(JOB_SETS, key_of_job(job))
-        except KindNotFoundError:
-            raise
-        except NotFoundError:
+        live = await get_or_none(self._client, JOB_SETS, key_of_job(job))
+        if live is None:
             log.info("jobset_not_found", outcome=[each.reason for each in ended.conditions])
             return ended
         self._view.record(JOB_SETS, live)
@@ -140,13 +137,11 @@ class Planner:
         """Whether the API server has the runtime; its watch may lag behind that of TrainJobs."""
         kind = self._runtimes.of(job)
         try:
-            found = await self._client.get(kind.resource, kind.key(job))
-        except KindNotFoundError:
-            raise
-        except NotFoundError:
-            return False
+            found = await get_or_none(self._client, kind.resource, kind.key(job))
         except ForbiddenError as error:  # the watch will deliver the runtime
             log.warning("runtime_not_readable", error=str(error))
+            return False
+        if found is None:
             return False
         self._view.record(kind.resource, found)
         return True

@@ -85,7 +85,7 @@ class ManagedProcess:
         if PORT_TAKEN in last:
             raise PortTakenError(
                 f"{self.name} could not start because another program listens on its port: "
-                f"run this again, with another port if you asked for this one.\n{last}"
+                f"run this again; if you chose the port, choose another one.\n{last}"
             )
         if DISK_FULL in tail(self.log, LINES_SEARCHED):
             raise ProcessDiedError(

@@ -1,4 +1,4 @@
-"""API client: the verbs of the API server on untyped manifests."""
+"""API client: the verbs of the API server on untyped manifests; lists are read in pages."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 import orjson
 
-from kftrainer.kube.client.errors import KindNotFoundError, TransportError, error_from_response
+from kftrainer.kube.client.errors import (
+    KindNotFoundError,
+    NotFoundError,
+    TransportError,
+    error_from_response,
+)
 from kftrainer.kube.client.ratelimit import Limiter
 from kftrainer.kube.client.transport import (
     FIRST_FAILURE,
@@ -374,6 +379,22 @@ class Client:
     def _write_options(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001
         manager = {"fieldManager": field_manager or self._field_manager}
         return {**manager, "dryRun": "All"} if dry_run else manager
+
+
+async def get_or_none(
+    client: Client, resource: AnyResource, key: ObjectKey, *, kind_may_be_missing: bool = False
+) -> Manifest | None:
+    """Read the current state of one object; None if it does not exist.
+
+    Raises KindNotFoundError if the API server does not serve the kind, unless the kind may be
+    missing: then that is None, too.
+    """
+    try:
+        return await client.get(resource, key)
+    except NotFoundError as error:
+        if isinstance(error, KindNotFoundError) and not kind_may_be_missing:
+            raise
+        return None
 
 
 def _set(name: str, value: str | None) -> dict[str, str]:

@@ -99,7 +99,7 @@ class _Outcome:
 class HttpTransport:
     """Sends requests with aiohttp; connections are opened on first use.
 
-    Requests are repeated if the server asks for it with `Retry-After`, unless
+    Requests are repeated if the response has the header `Retry-After`, unless
     `honors_retry_after` is False: then callers get that response.
     """
 

@@ -27,12 +27,19 @@ def key_of(manifest: Manifest) -> ObjectKey:
     return ObjectKey(metadata.get("namespace", ""), metadata["name"])
 
 
+def controller_of(metadata: Manifest) -> Manifest | None:
+    """Return the controller reference of the object with this metadata, or None.
+
+    The API server accepts at most one.
+    """
+    owners = metadata.get("ownerReferences") or ()
+    return next((each for each in owners if each.get("controller")), None)
+
+
 def is_controlled_by(metadata: Manifest, owner: str | None) -> bool:
     """Whether the owner with this UID controls the object with this metadata."""
-    return any(
-        reference.get("controller") and reference.get("uid") == owner
-        for reference in metadata.get("ownerReferences") or ()
-    )
+    controller = controller_of(metadata)
+    return controller is not None and controller.get("uid") == owner
 
 
 def unstructured(manifest: Manifest) -> Manifest:
@@ -52,6 +59,14 @@ class Resource(Generic[T]):
     decode: Callable[[Manifest], T]
     partial: bool = False  # read as metadata only
     keep_decoded: bool = False  # few and often read, so caches keep them decoded
+
+    def is_referred_to_by(self, reference: Manifest) -> bool:
+        """Whether this is the kind in an owner reference, in any version.
+
+        The object may have been created by an older controller.
+        """
+        group, _, _ = str(reference.get("apiVersion") or "").rpartition("/")
+        return (group, reference.get("kind")) == (self.group, self.kind)
 
     def only_metadata(self) -> "Resource[Manifest]":
         """Return the same kind, read as metadata only; it cannot be written.

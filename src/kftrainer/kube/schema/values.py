@@ -79,22 +79,24 @@ def _errors_of_number(value: float, schema: Schema, path: str) -> Iterator[Field
         yield invalid(path, value, f"must be at most {most}")
 
 
+def _errors_of_count(
+    value: Mapping[str, Any] | list[Any], least: int, most: int | None, unit: str, path: str
+) -> Iterator[FieldError]:
+    if len(value) < least:
+        yield invalid(path, value, f"must have at least {many(least, unit)}")
+    if most is not None and len(value) > most:
+        detail = f"must have at most {many(most, unit)}"
+        yield FieldError(path, ErrorType.TOO_MANY, detail, len(value))
+
+
 def _errors_of_size(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
     least, most = schema.get("minProperties", 0), schema.get("maxProperties")
-    if len(value) < least:
-        yield invalid(path, value, f"must have at least {many(least, 'field')}")
-    if most is not None and len(value) > most:
-        detail = f"must have at most {many(most, 'field')}"
-        yield FieldError(path, ErrorType.TOO_MANY, detail, len(value))
+    yield from _errors_of_count(value, least, most, "field", path)
 
 
 def _errors_of_list(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
     least, most = schema.get("minItems", 0), schema.get("maxItems")
-    if len(value) < least:
-        yield invalid(path, value, f"must have at least {many(least, 'item')}")
-    if most is not None and len(value) > most:
-        detail = f"must have at most {many(most, 'item')}"
-        yield FieldError(path, ErrorType.TOO_MANY, detail, len(value))
+    yield from _errors_of_count(value, least, most, "item", path)
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
         yield from _twins(enumerate(value), path, "is in the list already")

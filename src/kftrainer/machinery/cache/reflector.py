@@ -2,7 +2,8 @@
 
 A cycle starts with a full list, preferably streamed (`sendInitialEvents`), and continues with a
 watch from there. A watch that ends is resumed at the last resourceVersion. A new cycle starts only
-if the server no longer has that version (410 Gone) or fails in another way.
+if the server no longer has that version (410 Gone) or fails in another way. The resourceVersion,
+also that of bookmarks, is in `store`; `source` sets the parameters of the requests.
 """
 
 from dataclasses import dataclass, replace

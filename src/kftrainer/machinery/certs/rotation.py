@@ -9,7 +9,7 @@ from random import Random, SystemRandom
 import structlog
 from cryptography import x509
 
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -262,10 +262,7 @@ class CertificateRotation:
         return found if found is not None else new_secret(self._secret)
 
     async def _get(self, resource: Resource[Manifest], key: ObjectKey) -> Manifest | None:
-        try:
-            return await self._client.get(resource, key)
-        except NotFoundError:
-            return None
+        return await get_or_none(self._client, resource, key, kind_may_be_missing=True)
 
     async def _maintain(self, secret: Manifest, seen: ReadConfigurations) -> ReadConfigurations:
         """Renew, inject and present certificates; return the configurations after the changes."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from kftrainer.kube.objects.resource import Manifest, Resource
+from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.controller.reconcile import Request
 
@@ -26,7 +26,8 @@ def enqueue_owner(owner: Resource[Any], *, controller_only: bool = True) -> Hand
             Request(namespace, reference["name"])
             for seen in _both(change)
             for reference in seen.metadata.get("ownerReferences") or ()
-            if _is_of(owner, reference) and (reference.get("controller") or not controller_only)
+            if owner.is_referred_to_by(reference)
+            and (reference.get("controller") or not controller_only)
         )
 
     return owners
@@ -53,9 +54,3 @@ def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request | None]]) -> Ha
 
 def _both(change: ObjectEvent[Any]) -> Iterator[ObservedObject[Any]]:
     return (seen for seen in (change.old, change.new) if seen is not None)
-
-
-def _is_of(owner: Resource[Any], reference: Manifest) -> bool:
-    # Any version matches: the object may have been created by an older controller.
-    group, _, _ = reference["apiVersion"].rpartition("/")
-    return (group, reference["kind"]) == (owner.group, owner.kind)

@@ -16,8 +16,8 @@ from random import Random, SystemRandom
 
 import structlog
 
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from kftrainer.kube.client.client import Client, get_or_none
+from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.lease import (
@@ -163,9 +163,8 @@ class LeaderElector:
                 log.debug("lease_renewal_conflict", lease=str(self._key))
             else:
                 return True
-        try:
-            found = await self._client.get(LEASES, self._key)
-        except NotFoundError:
+        found = await get_or_none(self._client, LEASES, self._key, kind_may_be_missing=True)
+        if found is None:
             await self._create()
             return True
         # The time after the read, not before: the holder's duration starts when it wrote the lease.

@@ -5,7 +5,8 @@ when a queue, a controller or an informer is created, so the methods are cheap e
 every event.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,6 +16,7 @@ from kftrainer.machinery.metrics.text_format import exposition
 
 Value = TypeVar("Value")
 Series = TypeVar("Series")
+Family = TypeVar("Family", Counter, Gauge, Histogram)
 Outcome = Literal["success", "error", "requeue_after", "requeue"]
 
 RECONCILE_BUCKETS = (
@@ -56,29 +58,51 @@ class _Families:
 
     def counter(self, name: str, text: str, /, **labels: object) -> Counter:
         """Return the series with these labels, and create it if it does not exist."""
-        family = self._counters.get(name)
-        if family is None:
-            family = Counter(name, text, tuple(labels), registry=self._registry)
-            self._counters[name] = family
-        return family.labels(*labels.values()) if labels else family
+        return _series(
+            self._counters, partial(Counter, registry=self._registry), name, text, labels
+        )
 
     def gauge(self, name: str, text: str, /, **labels: object) -> Gauge:
         """Return the series with these labels, and create it if it does not exist."""
-        family = self._gauges.get(name)
-        if family is None:
-            family = Gauge(name, text, tuple(labels), registry=self._registry)
-            self._gauges[name] = family
-        return family.labels(*labels.values()) if labels else family
+        return _series(self._gauges, partial(Gauge, registry=self._registry), name, text, labels)
 
     def histogram(
         self, name: str, text: str, buckets: Sequence[float], /, **labels: object
     ) -> Histogram:
         """Return the series with these labels, and create it if it does not exist."""
-        family = self._histograms.get(name)
-        if family is None:
-            family = Histogram(name, text, tuple(labels), registry=self._registry, buckets=buckets)
-            self._histograms[name] = family
-        return family.labels(*labels.values()) if labels else family
+        create = partial(Histogram, registry=self._registry, buckets=buckets)
+        return _series(self._histograms, create, name, text, labels)
+
+
+def _series(
+    families: dict[str, Family],
+    create: Callable[[str, str, Sequence[str]], Family],
+    name: str,
+    text: str,
+    labels: Mapping[str, object],
+) -> Family:
+    """Return the series with these labels; create it, and its family, if it does not exist."""
+    family = families.get(name)
+    if family is None:
+        family = families[name] = create(name, text, tuple(labels))
+    return family.labels(*labels.values()) if labels else family
+
+
+class _Labelled:
+    """Series of several families with the same labels; their names begin with `prefix`."""
+
+    def __init__(self, families: _Families, prefix: str, **labels: str) -> None:
+        self._families = families
+        self._prefix = prefix
+        self._labels = labels
+
+    def counter(self, name: str, text: str, /, **more: str) -> Counter:
+        """Return the counter of the family `prefix_name`, with more labels."""
+        return self._families.counter(f"{self._prefix}_{name}", text, **self._labels, **more)
+
+    def gauge(self, name: str, text: str, /) -> Gauge:
+        """Return the gauge of the family `prefix_name`."""
+        return self._families.gauge(f"{self._prefix}_{name}", text, **self._labels)
 
 
 class _ByValue(dict[Value, Series]):
@@ -164,34 +188,30 @@ class ControllerMetrics:
     """Metrics of one controller."""
 
     def __init__(self, families: _Families, name: str) -> None:
-        def counter(short_name: str, text: str, **more: str) -> Counter:
-            return families.counter(
-                f"controller_runtime_{short_name}", text, controller=name, **more
-            )
-
-        def gauge(short_name: str, text: str) -> Gauge:
-            return families.gauge(f"controller_runtime_{short_name}", text, controller=name)
+        own = _Labelled(families, "controller_runtime", controller=name)
 
         def by_result(result: Outcome) -> Counter:
-            return counter("reconcile_total", "Reconciles by their result.", result=result)
+            return own.counter("reconcile_total", "Reconciles by their result.", result=result)
 
         self._results = _ByValue(by_result, RESULTS)
-        self._errors = counter("reconcile_errors_total", "Reconciles that failed.")
-        self._terminal = counter(
+        self._errors = own.counter("reconcile_errors_total", "Reconciles that failed.")
+        self._terminal = own.counter(
             "terminal_reconcile_errors_total", "Reconciles that failed and are not retried."
         )
-        self._panics = counter(
+        self._panics = own.counter(
             "reconcile_panics_total", "Reconciles that ended with an unexpected exception."
         )
-        self._timeouts = counter("reconcile_timeouts_total", "Reconciles that timed out.")
+        self._timeouts = own.counter("reconcile_timeouts_total", "Reconciles that timed out.")
         self._seconds = families.histogram(
             "controller_runtime_reconcile_time_seconds",
             "Time that a reconcile took.",
             RECONCILE_BUCKETS,
             controller=name,
         )
-        self._most = gauge("max_concurrent_reconciles", "Maximum number of concurrent reconciles.")
-        self._active = gauge("active_workers", "Number of running reconciles.")
+        self._most = own.gauge(
+            "max_concurrent_reconciles", "Maximum number of concurrent reconciles."
+        )
+        self._active = own.gauge("active_workers", "Number of running reconciles.")
 
     def max_workers(self, count: int) -> None:
         """Set the maximum number of concurrent reconciles."""
@@ -225,24 +245,18 @@ class InformerMetrics:
     """Metrics of one informer; informers of the same kind in several namespaces add up."""
 
     def __init__(self, families: _Families, group_kind: str) -> None:
-        def counter(short_name: str, text: str, **more: str) -> Counter:
-            return families.counter(
-                f"machinery_informer_{short_name}", text, kind=group_kind, **more
-            )
-
-        def gauge(short_name: str, text: str) -> Gauge:
-            return families.gauge(f"machinery_informer_{short_name}", text, kind=group_kind)
+        own = _Labelled(families, "machinery_informer", kind=group_kind)
 
         def relists(reason: str) -> Counter:
-            return counter("relists_total", "Full lists, by reason.", reason=reason)
+            return own.counter("relists_total", "Full lists, by reason.", reason=reason)
 
         def events(kind: str) -> Counter:
-            return counter("events_total", "Events of the watch.", type=kind)
+            return own.counter("events_total", "Events of the watch.", type=kind)
 
-        self._objects = gauge("objects", "Objects in the cache.")
-        self._bytes = gauge("bytes", "Size of the objects in the cache, as stored.")
+        self._objects = own.gauge("objects", "Objects in the cache.")
+        self._bytes = own.gauge("bytes", "Size of the objects in the cache, as stored.")
         self._relists = _ByValue(relists)
-        self._reconnects = counter(
+        self._reconnects = own.counter(
             "watch_reconnects_total", "Watches that were resumed where they had ended."
         )
         self._events = _ByValue(events)

@@ -19,10 +19,10 @@ def metrics_server(
 ) -> WebServer:
     """Return a server for the metrics, over HTTPS if `tls` is given, for authorized clients."""
 
-    async def page(asked: HttpRequest) -> HttpResponse:
-        if asked.path != PATH:
+    async def page(request: HttpRequest) -> HttpResponse:
+        if request.path != PATH:
             return NOT_FOUND
-        if asked.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             return HttpResponse(405, "Method Not Allowed\n", headers={"Allow": "GET, HEAD"})
         return HttpResponse(200, metrics.render(), content_type=CONTENT_TYPE)
 

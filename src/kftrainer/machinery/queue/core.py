@@ -2,7 +2,8 @@
 
 A request is never handed out twice at the same time. If it is added several times before it is
 handed out, it is handed out once. If it is added while it is in flight, it is handed out once more
-after it is done.
+after it is done. `_entries` corresponds to the dirty set of client-go's queue, and `_in_flight` to
+its processing set.
 """
 
 import heapq

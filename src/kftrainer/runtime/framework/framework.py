@@ -1,7 +1,7 @@
 """Plugin framework: groups plugins by extension point and runs the phases in order."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from kftrainer.api import names
@@ -187,19 +187,11 @@ class Framework:
 
     def watches(self) -> list[Watch]:
         """Return the watches that plugins declare."""
-        watches: list[Watch] = []
-        with _PluginCalls() as calls:
-            for each in calls.each(self._watching):
-                watches += _all(Watch, each.declare_watches())
-        return watches
+        return _declared(Watch, self._watching, lambda plugin: plugin.declare_watches())
 
     def rbac_rules(self) -> list[RBACRule]:
         """Return the permissions that plugins declare."""
-        rules: list[RBACRule] = []
-        with _PluginCalls() as calls:
-            for each in calls.each(self._rbac):
-                rules += _all(RBACRule, each.declare_rbac_rules())
-        return rules
+        return _declared(RBACRule, self._rbac, lambda plugin: plugin.declare_rbac_rules())
 
 
 def in_one_line(error: BaseException) -> str:
@@ -289,6 +281,17 @@ def _found(
     except InvalidRuntimeError as error:
         reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
         return ValidationResult([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
+
+
+def _declared(
+    kind: type[T], plugins: Iterable[P], declare: Callable[[P], Iterable[object]]
+) -> list[T]:
+    """Return what all these plugins declare."""
+    declared: list[T] = []
+    with _PluginCalls() as calls:
+        for each in calls.each(plugins):
+            declared += _all(kind, declare(each))
+    return declared
 
 
 def _all(kind: type[T], given: Iterable[object]) -> list[T]:

@@ -51,13 +51,13 @@ class CoScheduling(
 
     def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
         """Label the pods of the gang."""
-        if _policy(info) is not None:
+        if POLICY.of(info.runtime) is not None:
             for pod_set in gang_of(info).members:
                 pod_set.set_pod_label(POD_GROUP_LABEL, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """Return the PodGroup, unless it exists and the TrainJob runs."""
-        policy = _policy(info)
+        policy = POLICY.of(info.runtime)
         if policy is None:
             return ()
         field = "scheduleTimeoutSeconds"
@@ -79,7 +79,3 @@ class CoScheduling(
     def declare_watches(self) -> Sequence[Watch]:
         """Watch PodGroups, and the kinds that affect their minimum resources."""
         return watches(COSCHEDULING_POD_GROUPS)
-
-
-def _policy(info: Info) -> CoschedulingPolicy | None:
-    return info.pod_group_policy.coscheduling if info.pod_group_policy else None

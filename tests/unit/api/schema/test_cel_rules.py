@@ -1,4 +1,4 @@
-"""The rules in CEL: each has a function, and each function does what its text says."""
+"""The rules in CEL: each has a function that is equivalent to the expression."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the API server would say; that it does is seen in tests/integration/cli/test_validate.py."""
+"""Offline errors of a creation; tests/integration/cli/test_validate.py compares with the server."""
 
 import copy
 
@@ -46,9 +46,9 @@ def test_metadata_that_cannot_be_read() -> None:
     assert error_messages({**train_job(), "metadata": None})[0].startswith(
         "metadata.name: Required value"
     )
-    odd = runtime()
-    odd["metadata"] = {"name": 3, "labels": {"a": True}, "lables": {}}
-    assert error_messages(odd) == [
+    malformed = runtime()
+    malformed["metadata"] = {"name": 3, "labels": {"a": True}, "lables": {}}
+    assert error_messages(malformed) == [
         "metadata.lables: Unknown field: did you mean labels?",
         "metadata.name: Invalid value: must be a string: put it in quotes",
         "metadata.labels.a: Invalid value: must be a string: put it in quotes",

@@ -16,10 +16,10 @@ from tests.support.object_server import Object, ObjectServer, refusal
 
 OURS = "/apis/trainer.kubeflow.org/v1alpha1"
 CLUSTER, JOBS = f"{OURS}/clustertrainingruntimes", f"{OURS}/namespaces/here/trainjobs"
-OURS_DENIES = (
+WEBHOOK_DENIES = (
     'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: no runtime'
 )
-DENIED = refusal(403, "Forbidden", OURS_DENIES)
+DENIED = refusal(403, "Forbidden", WEBHOOK_DENIES)
 UNREACHED = refusal(500, "InternalError", 'failed calling webhook "validator.trainjob…"')
 CREATED = Response(201, {}, orjson.dumps({}))
 KINDS = {
@@ -142,8 +142,8 @@ async def test_shipped_runtime_is_tried_by_default() -> None:
 
 async def test_without_a_webhook_nothing_is_tried() -> None:
     inspecting = Inspecting("plain")
-    there = "ok: found 1 ClusterTrainingRuntime"
-    assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
+    found_runtime = "ok: found 1 ClusterTrainingRuntime"
+    assert await inspecting.run(webhook=False) == [KNOWN, RUNS, found_runtime]
     paths = (OURS, MANAGER, PODS, CLUSTER)
     assert inspecting.server.requests == [f"GET {path}" for path in paths]
 
@@ -200,25 +200,25 @@ async def test_late_runtimes_are_waited_for() -> None:
     inspecting = Inspecting("plain")
     looks = 0
 
-    def come_late(method: str, path: str) -> Response | None:
+    def respond_later(method: str, path: str) -> Response | None:
         nonlocal looks
         looks += (method, path) == ("GET", CLUSTER)
         if looks == 3:
             inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
         return inspecting._answer(method, path)
 
-    inspecting.server.answer = come_late
-    told = await inspecting.run("plain", "torch")
-    assert told[3] == "ok: all expected runtimes exist: plain, torch"
-    assert told[-1] == "ok: a valid TrainJob is admitted with runtime plain, torch"
+    inspecting.server.answer = respond_later
+    lines = await inspecting.run("plain", "torch")
+    assert lines[3] == "ok: all expected runtimes exist: plain, torch"
+    assert lines[-1] == "ok: a valid TrainJob is admitted with runtime plain, torch"
 
 
 async def test_missing_runtimes_are_named() -> None:
     going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     error = await Inspecting("plain", going).error("plain", "torch", "mlx")
     assert isinstance(error, DeadlineExceededError)
-    told, _, hint = str(error).partition("; ")
-    assert told == "after 5 s: ClusterTrainingRuntime not found: torch, mlx"
+    lines, _, hint = str(error).partition("; ")
+    assert lines == "after 5 s: ClusterTrainingRuntime not found: torch, mlx"
     assert "cannot apply the runtime" in hint
 
 
@@ -293,12 +293,12 @@ async def test_forbidden_dry_run_is_reported_immediately() -> None:
     assert inspecting.clock.monotonic() == 0
 
 
-@pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", OURS_DENIES)])
+@pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", WEBHOOK_DENIES)])
 async def test_valid_train_job_must_be_accepted(answer: Response) -> None:
     answers = [DENIED, answer]
     error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, CommandError)
-    assert str(error) == f"a valid TrainJob with runtime plain was rejected: {OURS_DENIES}"
+    assert str(error) == f"a valid TrainJob with runtime plain was rejected: {WEBHOOK_DENIES}"
 
 
 async def test_unexpected_response_is_reported_unchanged() -> None:

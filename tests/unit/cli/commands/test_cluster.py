@@ -1,4 +1,4 @@
-"""How long commands on a cluster wait, and what they say when it was in vain."""
+"""How long commands on a cluster wait, and their message after a timeout."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,12 +36,12 @@ class Looking:
         return answer
 
 
-async def waited(
-    clock: FakeClock, waiter: Waiter, look: Looking, tell: Callable[[str], None]
+async def wait_until_ready(
+    clock: FakeClock, waiter: Waiter, look: Looking, report: Callable[[str], None]
 ) -> float:
     """The time at which the waiting ended well."""
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(waiter.until_passed(look, tell))
+        waiting = group.create_task(waiter.until_passed(look, report))
         await at_rest()
         while not waiting.done():
             await clock.advance(0.25)
@@ -55,16 +55,16 @@ async def test_immediate_success_is_checked_once() -> None:
 
 
 async def test_polling_backs_off_and_reports_what_it_waits_for() -> None:
-    clock, told = FakeClock(), list[str]()
+    clock, messages = FakeClock(), list[str]()
     look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
-    assert await waited(clock, Waiter(clock, 60.0), look, told.append) == 5.75
-    assert told == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
+    assert await wait_until_ready(clock, Waiter(clock, 60.0), look, messages.append) == 5.75
+    assert messages == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
 
 
 async def test_last_poll_is_at_the_deadline() -> None:
     clock, look = FakeClock(), Looking("torch is not there")
     with pytest.raises(ExceptionGroup) as raised:
-        await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
+        await wait_until_ready(clock, Waiter(clock, 3.0), look, lambda _: None)
     [error] = raised.value.exceptions
     assert isinstance(error, DeadlineExceededError)
     assert str(error) == "after 3 s: torch is not there"
@@ -74,7 +74,7 @@ async def test_last_poll_is_at_the_deadline() -> None:
 async def test_failed_poll_does_not_hide_earlier_findings() -> None:
     clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
     with pytest.raises(ExceptionGroup) as raised:
-        await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
+        await wait_until_ready(clock, Waiter(clock, 3.0), look, lambda _: None)
     [error] = raised.value.exceptions
     assert str(error) == "after 3 s: torch is not there; the last attempt failed: no answer"
 

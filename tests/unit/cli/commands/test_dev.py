@@ -1,4 +1,4 @@
-"""What `kftrainer dev` says where no control plane is; the integration tests start one."""
+"""`kftrainer dev` without a control plane; the integration tests start one."""
 
 import json
 from collections.abc import Iterator

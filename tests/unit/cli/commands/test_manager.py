@@ -1,4 +1,4 @@
-"""What `kftrainer manager` makes of its flags and file, and how it says that it cannot begin."""
+"""How `kftrainer manager` reads flags and file, and how it reports failures to start."""
 
 import argparse
 import socket
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The exit code of the command, and what it said; `F` is a folder of its own."""
+    """The exit code of the command, and its output; `F` is a folder of its own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
@@ -133,10 +133,10 @@ def test_invalid_file_is_reported_in_one_line(
     assert_one_line(output)
 
 
-def assert_one_line(told: str) -> None:
-    assert told.startswith("kftrainer manager: ")
-    assert told.count("\n") == 1
-    assert told.endswith("\n")
+def assert_one_line(stderr: str) -> None:
+    assert stderr.startswith("kftrainer manager: ")
+    assert stderr.count("\n") == 1
+    assert stderr.endswith("\n")
 
 
 @pytest.mark.parametrize(
@@ -242,17 +242,17 @@ def test_invalid_runtimes_folder_is_reported_in_one_line(run: Run, tmp_path: Pat
     write_kubeconfig(tmp_path / "closed")
     (tmp_path / "runtimes").mkdir()
     (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
-    for folder, said in (
+    for folder, expected_text in (
         ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: must be a Cluster"),
         ("F/none", "failed to read runtimes: F/none: No such file or directory"),
     ):
         code, output = run("--kubeconfig", "F/closed", "--runtimes", folder)
         assert code == 1
-        assert said in output
+        assert expected_text in output
         assert_one_line(output)
 
 
-def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def reported(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     code = manager.exit_code_of(error)
     return code, capsys.readouterr().err.splitlines()
 
@@ -262,12 +262,12 @@ def test_grouped_errors_are_reported_once_each_in_one_line(
 ) -> None:
     lost = [LeaseLostError("the lease\nwas lost"), KubeError("no answer")]
     group = ExceptionGroup("", [BindError("taken"), ExceptionGroup("", [*lost, *lost])])
-    assert told_of(group, capsys) == (
+    assert reported(group, capsys) == (
         1,
         ["kftrainer manager: taken; the lease was lost; no answer"],
     )
     group = ExceptionGroup("", [NotSyncedError("waited 120 s for TrainJob")])
-    assert told_of(group, capsys) == (1, ["kftrainer manager: waited 120 s for TrainJob"])
+    assert reported(group, capsys) == (1, ["kftrainer manager: waited 120 s for TrainJob"])
 
 
 def test_unexpected_error_is_logged_with_traceback_and_summarized_in_the_last_line(
@@ -281,7 +281,7 @@ def test_unexpected_error_is_logged_with_traceback_and_summarized_in_the_last_li
     except ValueError as error:
         group = ExceptionGroup("", [error, KubeError("of which the other is the cause")])
     with structlog.testing.capture_logs() as logged:
-        code, lines = told_of(group, capsys)
+        code, lines = reported(group, capsys)
     assert code == 1
     assert lines == [
         "kftrainer manager: unexpected error, see the traceback in the log: ValueError: two lines"

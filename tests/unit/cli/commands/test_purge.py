@@ -27,7 +27,7 @@ LABELS = {"trainer.kubeflow.org/managed-by": "kftrainer"}
 MARK = {"trainer.kubeflow.org/shipped-hash": "torch/123"}
 SHIPPED: Object = {"labels": LABELS, "annotations": MARK}
 IN_USE = "trainer.kubeflow.org/resource-in-use"
-GOING = "2026-01-01T00:00:00Z"
+DELETION_TIMESTAMP = "2026-01-01T00:00:00Z"
 
 
 def meta(name: str, namespace: str | None = "a", **more: Any) -> Object:
@@ -47,7 +47,7 @@ TORCH = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED)
 
 def test_runtimes_wait_for_the_last_train_job() -> None:
     assert next_step([JOB, RUNTIME, TORCH], {}) == ([JOB], [JOB, RUNTIME, TORCH])
-    going = found(TRAIN_JOBS, "job", deletionTimestamp=GOING)
+    going = found(TRAIN_JOBS, "job", deletionTimestamp=DELETION_TIMESTAMP)
     assert next_step([going, RUNTIME], {}) == ([], [going, RUNTIME])
     assert next_step([RUNTIME, TORCH], {}) == ([RUNTIME, TORCH], [RUNTIME, TORCH])
     assert next_step([], {}) == ([], [])
@@ -59,7 +59,9 @@ def test_objects_reapplied_by_the_manager_are_not_waited_for_unless_deletion_was
     assert next_step([TORCH], {TORCH.identity: TORCH.metadata.uid}) == ([TORCH], [TORCH])
     used = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, finalizers=[IN_USE])
     assert next_step([used], deleted) == ([used], [used])
-    going = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, deletionTimestamp=GOING)
+    going = found(
+        CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, deletionTimestamp=DELETION_TIMESTAMP
+    )
     assert next_step([going], deleted) == ([], [going])
     for more in ({}, {"labels": LABELS}, {"annotations": MARK}):
         foreign = found(CLUSTER_TRAINING_RUNTIMES, "torch", **more)
@@ -68,7 +70,9 @@ def test_objects_reapplied_by_the_manager_are_not_waited_for_unless_deletion_was
 
 def test_list_is_truncated_and_names_finalizers() -> None:
     jobs = [found(TRAIN_JOBS, f"job-{number}") for number in range(7)]
-    kept = found(TRAINING_RUNTIMES, "mine", deletionTimestamp=GOING, finalizers=[IN_USE, "a/b"])
+    kept = found(
+        TRAINING_RUNTIMES, "mine", deletionTimestamp=DELETION_TIMESTAMP, finalizers=[IN_USE, "a/b"]
+    )
     assert listed([kept, *jobs]) == [
         "7 TrainJobs: a/job-0, a/job-1, a/job-2, a/job-3, a/job-4 and 2 more",
         f"1 TrainingRuntime: a/mine (kept by {IN_USE}, a/b)",
@@ -82,13 +86,13 @@ HINT = (
 
 
 def test_leftover_finalizers_can_be_removed_on_request() -> None:
-    kept: Object = {"deletionTimestamp": GOING, "finalizers": [IN_USE]}
-    mine = found(TRAINING_RUNTIMES, "mine", **kept)
-    assert advice([mine], of_all=True) == (
+    kept: Object = {"deletionTimestamp": DELETION_TIMESTAMP, "finalizers": [IN_USE]}
+    in_use = found(TRAINING_RUNTIMES, "mine", **kept)
+    assert advice([in_use], of_all=True) == (
         HINT + "trainingruntimes.trainer.kubeflow.org mine --namespace a --type=merge --patch "
         """'{"metadata":{"finalizers":[]}}'"""
     )
-    assert advice([JOB, mine], of_all=True) is None, "a TrainJob may use it"
+    assert advice([JOB, in_use], of_all=True) is None, "a TrainJob may use it"
     torch = found(CLUSTER_TRAINING_RUNTIMES, "torch", **{**kept, "finalizers": ["a/b", IN_USE]})
     command = (
         "clustertrainingruntimes.trainer.kubeflow.org torch --type=merge --patch "
@@ -108,14 +112,14 @@ class Purging:
         self, server: ObjectServer, *namespaces: str, seconds: float = 60.0, cluster: bool = False
     ) -> None:
         self.clock = FakeClock()
-        self.told: list[str] = []
+        self.output: list[str] = []
         self.purge = Purge(
             Client(server),  # type: ignore[arg-type]
             namespaces,
             seconds,
             clock=self.clock,
             cluster_runtimes=cluster,
-            report=self.told.append,
+            report=self.output.append,
         )
 
     async def error(self) -> Exception:
@@ -153,7 +157,7 @@ async def test_everything_is_deleted_with_the_dependents_of_jobs() -> None:
     policies = [each["propagationPolicy"] for each in server.bodies]
     assert policies == ["Foreground", "Foreground", "Background", "Background"]
     assert server.bodies[0]["preconditions"] == {"uid": "uid-of-one"}
-    assert purging.told == [
+    assert purging.output == [
         "deleting 2 TrainJobs: a/one, b/two",
         "left: 1 TrainingRuntime: a/mine; 1 ClusterTrainingRuntime: torch",
         "deleting 1 TrainingRuntime: a/mine",
@@ -179,7 +183,7 @@ async def test_namespaced_purge_deletes_cluster_runtimes_only_on_request(cluster
     assert not any(server.collections.values())
     assert f"GET {JOBS}" not in server.requests
     assert (f"GET {CLUSTER}" in server.requests, left == []) == (cluster, cluster)
-    assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
+    assert purging.output[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
         ", and no ClusterTrainingRuntimes"
         if cluster
         else "; ClusterTrainingRuntimes were not deleted"
@@ -189,10 +193,10 @@ async def test_namespaced_purge_deletes_cluster_runtimes_only_on_request(cluster
 async def test_missing_kinds_mean_nothing_to_purge() -> None:
     purging = Purging(ObjectServer({}))
     await purging.run()
-    assert purging.told == ["the CustomResourceDefinitions are not installed: nothing to delete"]
+    assert purging.output == ["the CustomResourceDefinitions are not installed: nothing to delete"]
     purging = Purging(ObjectServer({RUNTIMES: []}))
     await purging.run()
-    assert purging.told == ["no TrainJobs and no runtimes are left"]
+    assert purging.output == ["no TrainJobs and no runtimes are left"]
 
 
 async def test_remaining_objects_are_reported_periodically_and_at_the_end() -> None:
@@ -202,7 +206,7 @@ async def test_remaining_objects_are_reported_periodically_and_at_the_end() -> N
     assert isinstance(error, DeadlineExceededError)
     left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
     assert str(error) == f"after 25 s: {left}"
-    assert purging.told == ["deleting 1 TrainJob: a/one", left, left, left]
+    assert purging.output == ["deleting 1 TrainJob: a/one", left, left, left]
     assert sum(each.startswith("DELETE") for each in server.requests) == 1
 
 
@@ -221,12 +225,12 @@ async def test_server_failure_does_not_hide_remaining_objects(
     server = ObjectServer({JOBS: [meta("one")]})
     looks = 0
 
-    def fail(asked: str, _path: str) -> Response | None:
+    def fail(called_method: str, _path: str) -> Response | None:
         nonlocal looks
-        looks += asked == "GET"
-        if asked == "DELETE" and method == "GET":
+        looks += called_method == "GET"
+        if called_method == "DELETE" and method == "GET":
             return Response(200, {}, orjson.dumps({}))  # but it stays
-        is_now = asked == method and (asked == "DELETE" or looks > 6)
+        is_now = called_method == method and (called_method == "DELETE" or looks > 6)
         return refusal(500, "InternalError", "oh") if is_now else None
 
     server.answer = fail
@@ -237,7 +241,7 @@ async def test_server_failure_does_not_hide_remaining_objects(
 async def test_runtimes_recreated_by_a_manager_are_not_waited_for() -> None:
     server = ObjectServer({JOBS: [], CLUSTER: [meta("torch", None, **SHIPPED)]})
 
-    def bring_back(method: str, _path: str) -> Response | None:
+    def recreate(method: str, _path: str) -> Response | None:
         if method == "DELETE":
             server.collections[CLUSTER] = [
                 meta("torch", None, **SHIPPED) | {"uid": "uid-of-the-next"}
@@ -245,11 +249,11 @@ async def test_runtimes_recreated_by_a_manager_are_not_waited_for() -> None:
             return Response(200, {}, orjson.dumps({}))
         return None
 
-    server.answer = bring_back
+    server.answer = recreate
     purging = Purging(server)
     await purging.run()
     assert sum(each.startswith("DELETE") for each in server.requests) == 1
-    assert purging.told[-1] == (
+    assert purging.output[-1] == (
         "no TrainJobs and no runtimes are left, except those that a manager has re-created: "
         "1 ClusterTrainingRuntime: torch; they are deleted with the CustomResourceDefinitions"
     )

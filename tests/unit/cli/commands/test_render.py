@@ -1,4 +1,4 @@
-"""What `kftrainer render` prints, and what it says about bad input."""
+"""What `kftrainer render` prints, and its errors for invalid input."""
 
 import io
 import json
@@ -115,12 +115,12 @@ def test_objects_are_ordered_by_train_job_for_any_order_of_documents(render: Com
 
 
 def test_a_runtime_without_namespace_is_in_that_of_train_jobs_without(render: Command) -> None:
-    mine = {**plain_runtime(), "kind": "TrainingRuntime"}
+    own = {**plain_runtime(), "kind": "TrainingRuntime"}
     job = plain_job()
     job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
-    assert render.objects(mine, job) == [jobset("demo")]
+    assert render.objects(own, job) == [jobset("demo")]
     job["metadata"]["namespace"] = "other"
-    [problem] = render.problems(mine, job)
+    [problem] = render.problems(own, job)
     assert problem.startswith("FILE:3: spec.runtimeRef: Invalid value: ")
     assert '"plain" not found' in problem
 
@@ -176,20 +176,20 @@ def test_secrets_are_shown_on_request(render: Command) -> None:
 
 def test_existing_secret_is_not_modified(render: Command) -> None:
     metadata = {**jobset("demo")["metadata"], "name": "demo-mpi-ssh-auth"}
-    there = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
-    found = render.objects(mpi_runtime(), there, plain_job())
+    existing = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+    found = render.objects(mpi_runtime(), existing, plain_job())
     assert [each["kind"] for each in found] == ["ConfigMap", "JobSet"]
 
 
 def test_unknown_kinds_are_skipped(render: Command) -> None:
-    strangers = [
+    other_objects = [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}},
         {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"},
         {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
         {"apiVersion": "x/v1", "kind": "X", "metadata": {"generateName": "x-"}},
     ]
-    assert render.objects(*strangers, plain_runtime(), plain_job()) == [jobset("demo")]
+    assert render.objects(*other_objects, plain_runtime(), plain_job()) == [jobset("demo")]
 
 
 def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
@@ -454,7 +454,7 @@ def _named(metadata: object) -> Object:
 
 KINDS = "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1"
 NO_NAME = "metadata.name: Required value"
-ODD_DOCUMENTS = {
+MALFORMED_DOCUMENTS = {
     "text": ("text", "not an object: expected a mapping with apiVersion and kind"),
     "a list": ([1], "not an object: expected a mapping with apiVersion and kind"),
     "nothing known": ({"a": 1}, "apiVersion: Required value"),
@@ -484,7 +484,9 @@ ODD_DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize(("document", "message"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
+@pytest.mark.parametrize(
+    ("document", "message"), MALFORMED_DOCUMENTS.values(), ids=MALFORMED_DOCUMENTS
+)
 def test_document_of_another_kind_is_reported(
     render: Command, document: object, message: str
 ) -> None:
@@ -527,30 +529,30 @@ def test_runtime_missing_from_the_files_is_reported(render: Command) -> None:
     ]
 
 
-NASTY = "a\n\x1b[31m\x9b\u2028\u202e"
-SEEN = r"a\n\x1b[31m\x9b\u2028\u202e"
+UNPRINTABLE = "a\n\x1b[31m\x9b\u2028\u202e"
+ESCAPED = r"a\n\x1b[31m\x9b\u2028\u202e"
 
 
 def test_invisible_characters_are_escaped(render: Command) -> None:
     """A line of output stays one, and a document does not get to talk to the terminal."""
-    nasty = plain_job(NASTY, labels={NASTY: 1}, **{NASTY: 1})
-    nasty["metadata"]["namespace"] = NASTY
-    code, out, err = render(plain_runtime(), nasty, {"apiVersion": NASTY, "kind": 1})
+    unprintable = plain_job(UNPRINTABLE, labels={UNPRINTABLE: 1}, **{UNPRINTABLE: 1})
+    unprintable["metadata"]["namespace"] = UNPRINTABLE
+    code, out, err = render(plain_runtime(), unprintable, {"apiVersion": UNPRINTABLE, "kind": 1})
     assert (code, out) == (1, "")
     assert "\x1b" not in err
-    assert f"FILE:3: spec[{SEEN}]: Unknown field" in err.split("\n")
+    assert f"FILE:3: spec[{ESCAPED}]: Unknown field" in err.split("\n")
     assert err.splitlines() == render.as_validated()
 
 
 def test_invisible_characters_in_a_file_name_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
-    assert main(["render", "-f", str(tmp_path), NASTY]) == 1
+    (tmp_path / f"{UNPRINTABLE}.yaml").write_text("a: 1\n---\n- 1\n")
+    assert main(["render", "-f", str(tmp_path), UNPRINTABLE]) == 1
     assert capsys.readouterr().err.split("\n") == [
-        f"{tmp_path}/{SEEN}.yaml:3: not an object: expected a mapping with apiVersion and kind",
-        f"{SEEN}: no such file or directory",
-        f"{tmp_path}/{SEEN}.yaml:1: apiVersion: Required value",
+        f"{tmp_path}/{ESCAPED}.yaml:3: not an object: expected a mapping with apiVersion and kind",
+        f"{ESCAPED}: no such file or directory",
+        f"{tmp_path}/{ESCAPED}.yaml:1: apiVersion: Required value",
         "",
     ]
 
@@ -578,7 +580,7 @@ def owned_by(references: Any, kind: str) -> Object:
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
 
 
-ODD_OBJECTS = {
+MALFORMED_OBJECTS = {
     "no spec": (without("spec", given_job_set()), ["spec"]),
     "a null for a spec": (given_job_set(spec=None), ["spec"]),
     "text for a status": (given_job_set(status="x"), ["status"]),
@@ -617,11 +619,13 @@ ODD_OBJECTS = {
 }
 
 
-@pytest.mark.parametrize(("odd", "messages"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
+@pytest.mark.parametrize(
+    ("malformed", "messages"), MALFORMED_OBJECTS.values(), ids=MALFORMED_OBJECTS
+)
 def test_invalid_existing_object_is_reported_with_its_position(
-    render: Command, odd: Object, messages: list[str]
+    render: Command, malformed: Object, messages: list[str]
 ) -> None:
-    problems = render.problems(gang_runtime(), odd, plain_job())
+    problems = render.problems(gang_runtime(), malformed, plain_job())
     assert [problem.split(": ")[:2] for problem in problems] == [
         ["FILE:3", path] for path in messages
     ]
@@ -635,13 +639,13 @@ def gang_runtime() -> Object:
 
 
 def test_nulls_in_objects_that_are_there_already_are_nothing(render: Command) -> None:
-    odd = [
+    malformed = [
         limit_range(None),
         runtime_class(overhead={"podFixed": None}),
         owned_by(None, "Secret"),
         given_job_set(metadata={"name": "other"}, status=None),
     ]
-    found = render.objects(gang_runtime(), *odd, plain_job())
+    found = render.objects(gang_runtime(), *malformed, plain_job())
     assert [each["kind"] for each in found] == ["PodGroup", "JobSet"]
 
 
@@ -817,10 +821,10 @@ def test_explain_covers_a_pod_group(render: Command) -> None:
 
 
 def test_explain_escapes_invisible_characters(render: Command) -> None:
-    job = plain_job(trainer={"env": [_env(NASTY, "x")]})
+    job = plain_job(trainer={"env": [_env(UNPRINTABLE, "x")]})
     code, out, _ = render(plain_runtime(), job, options=("--explain",))
     assert code == 0
-    assert f'.env[{SEEN}] = "x"' in out
+    assert f'.env[{ESCAPED}] = "x"' in out
     assert all(line.startswith("JobSet demo: ") for line in out.splitlines())
 
 
@@ -864,14 +868,14 @@ def test_a_difference(render: Command, earlier: Earlier, form: str) -> None:
 
 
 def test_diff_headers_escape_invisible_characters(render: Command, tmp_path: Path) -> None:
-    file = tmp_path / NASTY
-    metadata = {"name": NASTY}
+    file = tmp_path / UNPRINTABLE
+    metadata = {"name": UNPRINTABLE}
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}))
     code, out, _ = render(plain_runtime(), options=("--diff", str(file)))
     assert code == 1
     assert out.split("\n")[:2] == [
-        f"--- Secret {SEEN} in {tmp_path}/{SEEN}",
-        f"+++ Secret {SEEN} now",
+        f"--- Secret {ESCAPED} in {tmp_path}/{ESCAPED}",
+        f"+++ Secret {ESCAPED} now",
     ]
 
 
@@ -895,12 +899,12 @@ def test_diff_with_invalid_input_exits_with_2(render: Command, tmp_path: Path) -
         f"{tmp_path}/nonesuch: no such file or directory\n",
     )
     assert render(plain_job(), options=missing)[:2] == (2, "")
-    stranger = tmp_path / "stranger"
-    stranger.write_text("a: 1\n")
-    assert render(plain_runtime(), plain_job(), options=("--diff", str(stranger))) == (
+    unrelated = tmp_path / "unrelated"
+    unrelated.write_text("a: 1\n")
+    assert render(plain_runtime(), plain_job(), options=("--diff", str(unrelated))) == (
         2,
         "",
-        f"{stranger}:1: not an object that was rendered: it has no apiVersion, kind or name\n",
+        f"{unrelated}:1: not an object that was rendered: it has no apiVersion, kind or name\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `kftrainer validate` says, where, and how it ends."""
+"""The findings of `kftrainer validate`, their positions, and the exit code."""
 
 import io
 import json
@@ -184,8 +184,8 @@ def test_train_job_without_runtime_is_validated_alone(validate: Command) -> None
 
 def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
-    on_mine = GOOD.replace("name: plain", "name: mine")
-    code, lines = validate(a=on_mine, b=[other])
+    on_own = GOOD.replace("name: plain", "name: mine")
+    code, lines = validate(a=on_own, b=[other])
     assert code == 1
     assert lines == [
         "a:6: spec.runtimeRef: Invalid value: "
@@ -193,7 +193,7 @@ def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) ->
         "clusterTrainingRuntime must be created before the TrainJob is created"
     ]
     of_another_kind = {**runtime("mine"), "kind": "TrainingRuntime"}
-    assert validate(a=on_mine, b=[of_another_kind])[0] == 0
+    assert validate(a=on_own, b=[of_another_kind])[0] == 0
 
 
 def test_shipped_runtime_is_not_required_in_the_files(validate: Command) -> None:
@@ -204,25 +204,25 @@ def test_shipped_runtime_is_not_required_in_the_files(validate: Command) -> None
 
 def test_missing_runtime_is_a_warning_with_unreadable_documents(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
-    on_mine = GOOD.replace("name: plain", "name: mine")
-    code, lines = validate(a=on_mine, b=[other], c="a: [")
+    on_own = GOOD.replace("name: plain", "name: mine")
+    code, lines = validate(a=on_own, b=[other], c="a: [")
     assert code == 2
     assert [line.partition(":")[0] for line in lines] == ["c", "a"]
     assert "warning" in lines[1]
 
 
 def test_runtimes_are_found_in_their_namespaces(validate: Command) -> None:
-    mine = runtime("plain")
-    mine["metadata"]["namespace"] = "team"
+    own = runtime("plain")
+    own["metadata"]["namespace"] = "team"
     here = train_job(runtimeRef={"name": "plain", "kind": "TrainingRuntime"})
-    there = {**here, "metadata": {"name": "job", "namespace": "team"}}
-    assert validate(a=[mine, there]) == (0, [])
-    assert validate(a=[mine, here])[0] == 1
+    in_team = {**here, "metadata": {"name": "job", "namespace": "team"}}
+    assert validate(a=[own, in_team]) == (0, [])
+    assert validate(a=[own, here])[0] == 1
 
 
 def test_an_unknown_kind_of_runtime_is_refused(validate: Command) -> None:
-    strange = train_job(runtimeRef={"name": "x", "kind": "Deployment", "apiGroup": "apps"})
-    code, remarks = validate.remarks(a=[strange])
+    foreign_kind = train_job(runtimeRef={"name": "x", "kind": "Deployment", "apiGroup": "apps"})
+    code, remarks = validate.remarks(a=[foreign_kind])
     assert code == 1
     assert [each["path"] for each in remarks] == ["spec.runtimeRef"]
     assert [each["rule"] for each in remarks] == ["runtime-unsupported"]
@@ -337,15 +337,15 @@ def test_plugins_are_those_of_the_configuration(validate: Command, tmp_path: Pat
 
 
 def test_objects_that_are_neither(validate: Command) -> None:
-    strangers = [
+    other_objects = [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
         {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
         {"apiVersion": "v1", "kind": "Secret", "data": "no name"},
     ]
     nothing = (2, ["a: contains no TrainJob and no runtime to check"])
-    assert validate(a=strangers) == nothing
-    assert validate.remarks(a=strangers)[1][0]["type"] == "Unreadable"
-    assert validate(a=[*strangers, RUNTIME]) == (0, [])
+    assert validate(a=other_objects) == nothing
+    assert validate.remarks(a=other_objects)[1][0]["type"] == "Unreadable"
+    assert validate(a=[*other_objects, RUNTIME]) == (0, [])
 
 
 def test_summary_names_the_kinds_that_are_skipped_or_used_as_context(validate: Command) -> None:

@@ -1,4 +1,4 @@
-"""How long an API server that does not answer is asked, and what each answer means."""
+"""How long requests to an unresponsive API server are retried, and the effect of each answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -30,7 +30,7 @@ def group_of(*resources: Resource[Any]) -> Response:
 
 
 EMPTY = Response(200, {}, orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": []}))
-NOT_THERE = Response(404, {}, b"404 page not found\n")
+NOT_FOUND = Response(404, {}, b"404 page not found\n")
 OURS = "/apis/trainer.kubeflow.org/v1alpha1"
 JOBSET = "/apis/jobset.x-k8s.io/v1alpha2"
 NODE = "/apis/node.k8s.io/v1"
@@ -39,13 +39,13 @@ NODE = "/apis/node.k8s.io/v1"
 class Server:
     """A transport to a server that answers by path; of a list, the last answer stays."""
 
-    def __init__(self, **besides: list[Response | Exception | None]) -> None:
+    def __init__(self, **other_replies: list[Response | Exception | None]) -> None:
         self.answers: dict[str, list[Response | Exception | None]] = {
             OURS: [group_of(TRAIN_JOBS)],
             f"{OURS}/trainjobs": [EMPTY],
-            JOBSET: [NOT_THERE],
-            NODE: [NOT_THERE],
-            **besides,
+            JOBSET: [NOT_FOUND],
+            NODE: [NOT_FOUND],
+            **other_replies,
         }
         self.requests: list[str] = []
 
@@ -69,7 +69,7 @@ class Server:
         pass
 
 
-class Trial:
+class PreflightRun:
     """A preflight under way."""
 
     def __init__(self, server: Server, clock: FakeClock, *namespaces: str) -> None:
@@ -85,7 +85,7 @@ class Trial:
         self.is_ready = False
 
     async def over(self, seconds: float = 0.0) -> str | None:
-        """Run for so many seconds: the error, or None."""
+        """Run for this number of seconds; return the error, or None."""
         stop = asyncio.Event()
 
         def ready() -> None:
@@ -116,20 +116,20 @@ def clock() -> FakeClock:
 
 
 async def test_valid_setup_passes(clock: FakeClock) -> None:
-    trial = Trial(Server(), clock)
-    assert await trial.over() is None
-    assert trial.is_ready
+    preflight_run = PreflightRun(Server(), clock)
+    assert await preflight_run.over() is None
+    assert preflight_run.is_ready
 
 
 async def test_missing_kinds_are_reported(clock: FakeClock) -> None:
-    trial = Trial(Server(**{OURS: [NOT_THERE]}), clock)
-    error = await trial.over(SETTLE_FOR)
+    preflight_run = PreflightRun(Server(**{OURS: [NOT_FOUND]}), clock)
+    error = await preflight_run.over(SETTLE_FOR)
     assert error is not None
     assert error.startswith(
         "the API server does not serve TrainJob.trainer.kubeflow.org: install the "
         "CustomResourceDefinitions"
     )
-    assert not trial.is_ready
+    assert not preflight_run.is_ready
     assert clock.monotonic() == SETTLE_FOR
 
 
@@ -137,14 +137,14 @@ async def test_missing_kinds_are_reported(clock: FakeClock) -> None:
 async def test_kinds_just_installed_are_waited_for(clock: FakeClock, missing: str) -> None:
     server = Server()
     if missing == "kinds":
-        server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
+        server.answers[OURS] = [NOT_FOUND, NOT_FOUND, group_of(TRAIN_JOBS)]
     else:
-        not_yet = status(403, "Forbidden", "trainjobs is forbidden")
-        server.answers[f"{OURS}/trainjobs"] = [not_yet, not_yet, EMPTY]
-    trial = Trial(server, clock)
+        not_permitted = status(403, "Forbidden", "trainjobs is forbidden")
+        server.answers[f"{OURS}/trainjobs"] = [not_permitted, not_permitted, EMPTY]
+    preflight_run = PreflightRun(server, clock)
     with capture_logs() as logged:
-        assert await trial.over(SETTLE_FOR) is None
-    assert trial.is_ready
+        assert await preflight_run.over(SETTLE_FOR) is None
+    assert preflight_run.is_ready
     assert [(entry["event"], entry["seconds_left"]) for entry in logged] == [
         ("preflight_waiting", 5),
         ("preflight_waiting", 4),
@@ -152,15 +152,15 @@ async def test_kinds_just_installed_are_waited_for(clock: FakeClock, missing: st
 
 
 async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClock) -> None:
-    answers = [NOT_THERE, TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]
-    trial = Trial(Server(**{OURS: answers}), clock)
-    assert await trial.over(SETTLE_FOR) is None
-    assert trial.is_ready
+    answers = [NOT_FOUND, TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]
+    preflight_run = PreflightRun(Server(**{OURS: answers}), clock)
+    assert await preflight_run.over(SETTLE_FOR) is None
+    assert preflight_run.is_ready
 
 
 async def test_optional_kinds_are_not_required(clock: FakeClock) -> None:
     server = Server()
-    assert await Trial(server, clock).over() is None
+    assert await PreflightRun(server, clock).over() is None
     assert JOBSET in server.requests
 
 
@@ -174,7 +174,7 @@ async def test_all_kinds_with_forbidden_reads_are_reported(clock: FakeClock) -> 
             f"{JOBSET}/jobsets": [theirs],
         }
     )
-    assert await Trial(server, clock).over(SETTLE_FOR) == (
+    assert await PreflightRun(server, clock).over(SETTLE_FOR) == (
         "no permission to read TrainJob.trainer.kubeflow.org, JobSet.jobset.x-k8s.io: "
         'trainjobs is forbidden: User "ada" cannot list'
     )
@@ -191,19 +191,19 @@ async def test_a_right_in_each_namespace_is_enough_and_kinds_without_one_are_rea
             f"{NODE}/runtimeclasses": [EMPTY],
         }
     )
-    assert await Trial(server, clock, "a", "b").over() is None
+    assert await PreflightRun(server, clock, "a", "b").over() is None
     assert server.requests.count(f"{NODE}/runtimeclasses") == 1
     assert f"{OURS}/trainjobs" not in server.requests
 
 
-def in_two_namespaces(**besides: list[Response | Exception | None]) -> Server:
+def in_two_namespaces(**other_replies: list[Response | Exception | None]) -> Server:
     """A server that refuses TrainJobs in b."""
     refused = status(403, "Forbidden", "not in b")
     return Server(
         **{
             f"{OURS}/namespaces/a/trainjobs": [EMPTY],
             f"{OURS}/namespaces/b/trainjobs": [refused],
-            **besides,
+            **other_replies,
         }
     )
 
@@ -211,10 +211,10 @@ def in_two_namespaces(**besides: list[Response | Exception | None]) -> Server:
 async def test_namespace_without_rights_does_not_keep_the_others_from_being_served(
     clock: FakeClock,
 ) -> None:
-    trial = Trial(in_two_namespaces(), clock, "a", "b")
+    preflight_run = PreflightRun(in_two_namespaces(), clock, "a", "b")
     with capture_logs() as logged:
-        assert await trial.over(SETTLE_FOR) is None
-    assert trial.is_ready
+        assert await preflight_run.over(SETTLE_FOR) is None
+    assert preflight_run.is_ready
     assert clock.monotonic() == SETTLE_FOR, "rights that were just granted may come a moment later"
     assert (logged[-1]["event"], logged[-1]["error"]) == (
         "preflight_namespaces_unavailable",
@@ -226,7 +226,7 @@ async def test_namespace_without_rights_does_not_keep_the_others_from_being_serv
 async def test_rights_in_no_namespace_end_the_manager(clock: FakeClock) -> None:
     refused = status(403, "Forbidden", "not in a")
     server = in_two_namespaces(**{f"{OURS}/namespaces/a/trainjobs": [refused]})
-    assert await Trial(server, clock, "a", "b").over(SETTLE_FOR) == (
+    assert await PreflightRun(server, clock, "a", "b").over(SETTLE_FOR) == (
         "no permission to read TrainJob.trainer.kubeflow.org: not in a"
     )
 
@@ -237,19 +237,19 @@ async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
     refused = status(403, "Forbidden", "no classes")
     classes = {NODE: [group_of(RUNTIME_CLASSES)], f"{NODE}/runtimeclasses": [refused]}
     server = in_two_namespaces(**classes)
-    error = await Trial(server, clock, "a", "b").over(SETTLE_FOR)
+    error = await PreflightRun(server, clock, "a", "b").over(SETTLE_FOR)
     assert error is not None
     assert error.startswith("no permission to read")
 
 
 async def test_rejected_credentials_are_reported_immediately(clock: FakeClock) -> None:
     server = Server(**{OURS: [status(401, "Unauthorized", "Unauthorized")]})
-    error = await Trial(server, clock).over()
+    error = await PreflightRun(server, clock).over()
     assert error == "the API server rejected the credentials: Unauthorized"
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [
         TransportError("cannot connect"),
         status(503, "ServiceUnavailable", "cannot connect"),
@@ -257,14 +257,14 @@ async def test_rejected_credentials_are_reported_immediately(clock: FakeClock) -
     ],
 )
 async def test_unresponsive_server_is_retried_until_the_timeout(
-    clock: FakeClock, trouble: Response | Exception
+    clock: FakeClock, failure: Response | Exception
 ) -> None:
-    server = Server(**{OURS: [trouble]})
-    trial = Trial(server, clock)
+    server = Server(**{OURS: [failure]})
+    preflight_run = PreflightRun(server, clock)
     with capture_logs() as logged:
-        error = await trial.over(TRY_FOR + 1)
+        error = await preflight_run.over(TRY_FOR + 1)
     assert error == "cannot reach the API server after 30 s of trying: cannot connect"
-    assert not trial.is_ready
+    assert not preflight_run.is_ready
     assert clock.monotonic() == TRY_FOR
     assert [entry["seconds_left"] for entry in logged] == [
         30,
@@ -283,16 +283,18 @@ async def test_unresponsive_server_is_retried_until_the_timeout(
 
 async def test_slow_server_is_waited_for(clock: FakeClock) -> None:
     server = Server(**{OURS: [TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]})
-    trial = Trial(server, clock)
-    assert await trial.over(1.4) is None
-    assert not trial.is_ready
-    trial = Trial(Server(**{OURS: [TransportError("x"), group_of(TRAIN_JOBS)]}), clock)
-    assert await trial.over(0.5) is None
-    assert trial.is_ready
+    preflight_run = PreflightRun(server, clock)
+    assert await preflight_run.over(1.4) is None
+    assert not preflight_run.is_ready
+    preflight_run = PreflightRun(
+        Server(**{OURS: [TransportError("x"), group_of(TRAIN_JOBS)]}), clock
+    )
+    assert await preflight_run.over(0.5) is None
+    assert preflight_run.is_ready
 
 
 async def test_stop_ends_the_preflight_of_a_silent_server(clock: FakeClock) -> None:
-    trial = Trial(Server(**{OURS: [None]}), clock)
-    assert await trial.over(1) is None
-    assert not trial.is_ready
+    preflight_run = PreflightRun(Server(**{OURS: [None]}), clock)
+    assert await preflight_run.over(1) is None
+    assert not preflight_run.is_ready
     await at_rest()

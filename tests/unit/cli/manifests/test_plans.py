@@ -1,4 +1,4 @@
-"""What `render` makes of plugins that others wrote, and of documents that nobody would write."""
+"""`render` with third-party plugins and with malformed documents."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ HEAD = "f:2: "
 
 
 class Maker(ComponentBuilder):
-    """Makes what it is told to make."""
+    """Builds the objects that it is given."""
 
     name: ClassVar[str] = "Maker"
 
@@ -128,7 +128,7 @@ def test_identical_problems_are_reported_once() -> None:
     assert problem.startswith("f:3: spec.podTemplateOverrides[0].spec.")
 
 
-def _broken_mint() -> Manifest:
+def _failing_generator() -> Manifest:
     raise RuntimeError("no\nentropy")
 
 
@@ -162,7 +162,7 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
             "Internal error: failed to print a ConfigMap: KeyError('apiVersion')",
         ),
         (
-            secret(_broken_mint),
+            secret(_failing_generator),
             "Internal error: failed to print a Secret: RuntimeError(",
         ),
     ],
@@ -181,7 +181,7 @@ QUOTAS: Resource[Manifest] = Resource(
 
 
 class Reader(WatchExtension, ComponentBuilder):
-    """Needs a kind that only it knows."""
+    """Needs a kind that no other plugin uses."""
 
     name: ClassVar[str] = "Reader"
 
@@ -199,7 +199,7 @@ def test_kinds_that_plugins_watch_are_known() -> None:
     assert problems_of(planned_by(Reader(), documents=[quota])) == []
 
 
-# ---- documents that nobody would write
+# ---- malformed documents
 
 FRAMEWORK = load_framework()
 CONTAINER = {
@@ -220,11 +220,11 @@ def of_class(runtime_class: str, job: Object) -> Object:
     return job
 
 
-def metadata_of_ours() -> Object:
+def own_metadata() -> Object:
     return {"name": "job", "ownerReferences": [{"controller": True, "uid": NO_UID}]}
 
 
-SOUND = [
+VALID = [
     runtime(
         "torch-distributed",
         "ClusterTrainingRuntime",
@@ -267,14 +267,14 @@ SOUND = [
     {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": metadata_of_ours(),
+        "metadata": own_metadata(),
         "spec": {"suspend": True},
         "status": {
             "conditions": [{"type": "Suspended", "status": "True"}],
             "replicatedJobsStatus": [{"name": "node", "active": 1}],
         },
     },
-    {"apiVersion": "v1", "kind": "Secret", "metadata": metadata_of_ours()},
+    {"apiVersion": "v1", "kind": "Secret", "metadata": own_metadata()},
 ]
 
 
@@ -289,12 +289,12 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 SCALARS = (None, True, 0, -1, 2**31, 1.5, "", "x", "nvidia.com/gpu")
 LISTS = ([], [None], ["x"], [[]], [{}], [{"name": "node"}, {"name": "node"}])
 OBJECTS = ({}, {"name": "x"}, {"a": None}, {"$patch": "delete"})
-JUNK = st.sampled_from([*SCALARS, *LISTS, *OBJECTS])
-PLACES = [place for place in places(SOUND) if len(place) > 1]
+MALFORMED = st.sampled_from([*SCALARS, *LISTS, *OBJECTS])
+PLACES = [place for place in places(VALID) if len(place) > 1]
 
 
 def test_the_sound_documents_are_sound() -> None:
-    outcome = process(documents_of(SOUND), FRAMEWORK, PlanOptions())
+    outcome = process(documents_of(VALID), FRAMEWORK, PlanOptions())
     assert (problems_of(outcome), len(outcome.plans)) == ([], 1)
 
 
@@ -302,15 +302,15 @@ def documents_of(contents: list[Object]) -> Documents:
     return Documents([Document(Place("f", line), each) for line, each in enumerate(contents)])
 
 
-@given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK), min_size=1, max_size=2))
+@given(st.lists(st.tuples(st.sampled_from(PLACES), MALFORMED), min_size=1, max_size=2))
 def test_nothing_in_a_document_is_a_bug_of_ours(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
-    documents = copy.deepcopy(SOUND)
-    for place, junk in changes:
+    documents = copy.deepcopy(VALID)
+    for place, malformed in changes:
         holder: Any = documents
         for step in place[:-1]:
             holder = holder[step] if _has(holder, step) else None
         if _has(holder, place[-1]):
-            holder[place[-1]] = copy.deepcopy(junk)  # the next change may be in it
+            holder[place[-1]] = copy.deepcopy(malformed)  # the next change may be in it
     outcome = process(documents_of(documents), FRAMEWORK, PlanOptions())
     assert not [each for each in problems_of(outcome) if "failed" in each]
 

@@ -26,7 +26,9 @@ class Exported:
         self.counts = TrainJobCounts(JobHistograms(self.registry, most_runtimes=most_runtimes))
         self.registry.register(JobCounts(self.counts))
 
-    def see(self, name: str, state: State = "Pending", at: float = 0, runtime: str = "t") -> None:
+    def observe(
+        self, name: str, state: State = "Pending", at: float = 0, runtime: str = "t"
+    ) -> None:
         since = CREATED + at
         facts = JobFacts("1", runtime, state, CREATED, since, has_rows=False, has_had_pods=False)
         self.counts.put(ObjectKey("ns", name), facts, since, lambda: False)
@@ -47,9 +49,9 @@ def test_registry_without_trainjobs_exports_no_series() -> None:
 def test_collector_exports_counts_and_oldest_times() -> None:
     it = Exported()
     for number, state in enumerate(("Pending", "Pending", "Running", "Blocked", "Suspended")):
-        it.see(f"job-{number}", state, at=number)  # type: ignore[arg-type]
-    it.see("done", "Complete")
-    it.see("bad", "Failed", runtime="u")
+        it.observe(f"job-{number}", state, at=number)  # type: ignore[arg-type]
+    it.observe("done", "Complete")
+    it.observe("bad", "Failed", runtime="u")
     assert it.lines() == [
         'kftrainer_trainjob_oldest_timestamp_seconds{namespace="ns",state="Pending"} 1.7e+09',
         'kftrainer_trainjob_oldest_timestamp_seconds{namespace="ns",state="Running"} '
@@ -72,10 +74,10 @@ def test_collector_exports_counts_and_oldest_times() -> None:
 
 def test_durations_are_kept_after_their_trainjobs_are_deleted() -> None:
     it, key = Exported(), ObjectKey("ns", "job")
-    it.see("job")
+    it.observe("job")
     it.counts.job_set_created(key, CREATED + 0.75)
     it.counts.first_pod_running(key, CREATED + 40)
-    it.see("job", "Complete", at=7000)
+    it.observe("job", "Complete", at=7000)
     it.counts.remove(key)
     lines = it.lines()
     for name, labels, total, bucket in (
@@ -94,8 +96,8 @@ def test_durations_are_kept_after_their_trainjobs_are_deleted() -> None:
 def test_runtimes_beyond_the_limit_share_one_series() -> None:
     it = Exported(most_runtimes=1)
     for name in ("first", "second", "third"):
-        it.see(name, runtime=name)
-        it.see(name, "Complete", at=1, runtime=name)
+        it.observe(name, runtime=name)
+        it.observe(name, "Complete", at=1, runtime=name)
         it.counts.remove(ObjectKey("ns", name))
     counts = [line for line in it.lines() if "duration_seconds_count" in line]
     assert counts == [
@@ -118,7 +120,7 @@ def test_namespaced_runtimes_always_have_a_series() -> None:
 
 def test_help_of_durations_states_what_is_not_included_and_what_the_runtime_is() -> None:
     it = Exported()
-    it.see("job")
+    it.observe("job")
     it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
     it.counts.first_pod_running(ObjectKey("ns", "job"), CREATED + 1)
     text = exposition(it.registry).decode()
@@ -146,7 +148,7 @@ def test_number_of_series_is_bounded() -> None:
 
 def test_durations_start_at_zero() -> None:
     it = Exported()
-    it.see("job")
+    it.observe("job")
     it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
     assert [line for line in it.lines() if "_count" in line] == [
         'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Complete"} 0',
@@ -156,7 +158,7 @@ def test_durations_start_at_zero() -> None:
 
 
 def test_durations_start_at_zero_for_adopted_trainjobs() -> None:
-    """So that a rate tells them: five that fail between two scrapes are an alert."""
+    """A rate must include them: five failures between two scrapes cause an alert."""
     it = Exported()
     facts = JobFacts("1", "t", "Running", CREATED, CREATED, has_rows=True, has_had_pods=True)
     it.counts.put(ObjectKey("ns", "job"), facts, CREATED + 9, lambda: True)

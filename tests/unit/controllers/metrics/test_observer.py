@@ -30,26 +30,26 @@ from tests.support.objects import Object, train_job
 
 CREATED = "2025-12-31T23:59:50Z"  # ten seconds before the clock's time
 KEY = ObjectKey("ns", "job")
-MADE = "kftrainer_trainjob_jobset_creation_seconds"
+CREATION_SECONDS = "kftrainer_trainjob_jobset_creation_seconds"
 RAN = "kftrainer_trainjob_first_pod_running_seconds"
 
 
 class FakeInformer:
-    """The objects of one kind, and who is told of changes."""
+    """The objects of one kind, and the handlers of changes."""
 
     def __init__(self, resource: Resource[Any]) -> None:
         self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
-        self.there: dict[ObjectKey, Any] = {}
+        self.objects: dict[ObjectKey, Any] = {}
         self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
         self.synced = asyncio.Event()
         self.synced.set()
 
     def cached_object(self, key: ObjectKey) -> Any:
-        return self.there.get(key)
+        return self.objects.get(key)
 
     def add_handler(self, handler: Callable[[ObjectEvent[Any]], None]) -> asyncio.Event:
         self.handlers.append(handler)
-        for key, entry in self.there.items():
+        for key, entry in self.objects.items():
             handler(ObjectEvent(key, None, entry, initial=True))
         return self.synced
 
@@ -58,13 +58,13 @@ class FakeInformer:
 
     def put(self, manifest: Manifest) -> None:
         key, entry = key_of(manifest), self.maker.make(manifest)
-        old, self.there[key] = self.there.get(key), entry
+        old, self.objects[key] = self.objects.get(key), entry
         for handler in self.handlers:
             handler(ObjectEvent(key, old, entry))
 
     def delete(self, manifest: Manifest) -> None:
         key = key_of(manifest)
-        old = self.there.pop(key)
+        old = self.objects.pop(key)
         for handler in self.handlers:
             handler(ObjectEvent(key, old, None))
 
@@ -83,7 +83,7 @@ class FakeCache:
 
 
 class NoPods:
-    """Nobody watches Jobs."""
+    """Jobs are not watched."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -188,12 +188,14 @@ async def test_job_set_is_measured_once(harness: Harness) -> None:
     async with harness.leading():
         harness.jobs.put(a_job())
         harness.sets.put(an_object("s", owner="0"))
-        assert harness.measured(MADE) == []  # it is of another TrainJob, of the same name
+        assert (
+            harness.measured(CREATION_SECONDS) == []
+        )  # it is of another TrainJob, of the same name
         harness.sets.delete(an_object("s", owner="0"))
         for _ in range(2):
             harness.sets.put(an_object("s", owner="1"))
             harness.sets.delete(an_object("s", owner="1"))
-        assert harness.measured(MADE) == [10, 1]
+        assert harness.measured(CREATION_SECONDS) == [10, 1]
 
 
 async def test_job_set_that_existed_before_is_not_measured(harness: Harness) -> None:
@@ -201,12 +203,12 @@ async def test_job_set_that_existed_before_is_not_measured(harness: Harness) -> 
     harness.sets.put(an_object("s", owner="1"))
     async with harness.leading():
         harness.sets.put(an_object("s", owner="1"))
-        assert harness.measured(MADE) == []
+        assert harness.measured(CREATION_SECONDS) == []
         assert harness.counts.awaiting(KEY, "pod") == "1"
 
 
 async def test_job_set_of_the_initial_list_is_not_measured(harness: Harness) -> None:
-    """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
+    """Its creation time is unknown if its kind was not cached when the TrainJob was created."""
     del harness.cache.informers[JOB_SETS]
     async with harness.leading():
         harness.jobs.put(a_job())
@@ -214,7 +216,7 @@ async def test_job_set_of_the_initial_list_is_not_measured(harness: Harness) -> 
         harness.cache.informers[JOB_SETS] = harness.sets
         harness.watch.installed(JOB_SETS)
         harness.sets.put(an_object("s", owner="1"))
-        assert harness.measured(MADE) == []
+        assert harness.measured(CREATION_SECONDS) == []
         assert harness.pods.job_sets == [(KEY, None), (KEY, harness.clock.now().timestamp())]
 
 
@@ -234,7 +236,7 @@ async def test_observer_that_stopped_ignores_events_and_exports_nothing(
     harness.sets.put(an_object("s", owner="1"))
     harness.jobs.put(a_job("2"))
     harness.watch.installed(JOB_SETS)
-    assert (harness.measured(MADE), harness.pods.job_sets) == ([], [])
+    assert (harness.measured(CREATION_SECONDS), harness.pods.job_sets) == ([], [])
     assert harness.counts.awaiting(KEY, "JobSet") == "1", "the counts is as it was"
 
 
@@ -257,11 +259,11 @@ async def test_job_sets_may_be_installed_later(harness: Harness) -> None:
             harness.watch.installed(JOBS)
         assert len(harness.sets.handlers) == 1
         harness.sets.put(an_object("s", owner="1"))
-        assert harness.measured(MADE) == [10, 1]
+        assert harness.measured(CREATION_SECONDS) == [10, 1]
 
 
 class RefusingClient(Client):
-    """A client that is refused, and then heard."""
+    """A client whose requests are first denied, then accepted."""
 
     def __init__(self, *answers: Exception) -> None:
         self.answers = list(answers)
@@ -290,14 +292,14 @@ class Jobs(RefusingClient):
 
     def __init__(self) -> None:
         super().__init__()
-        self.news: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self.events: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self.versions = count(1)
 
     @asynccontextmanager
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         async def events() -> AsyncIterator[WatchEvent]:
             while True:
-                yield await self.news.get()
+                yield await self.events.get()
 
         yield events()
 
@@ -305,15 +307,15 @@ class Jobs(RefusingClient):
         """A Job is like this."""
         job = an_object(name, owner, status=status)
         job["metadata"] |= {"name": name, "resourceVersion": str(next(self.versions))}
-        await self.tell(Upserted(job, added=True))
+        await self.send(Upserted(job, added=True))
 
-    async def tell(self, event: WatchEvent) -> None:
-        self.news.put_nowait(event)
+    async def send(self, event: WatchEvent) -> None:
+        self.events.put_nowait(event)
         await at_rest()
 
     async def all_shown(self) -> None:
         """What comes from now on is new."""
-        await self.tell(Bookmark(str(next(self.versions)), initial_events_end=True))
+        await self.send(Bookmark(str(next(self.versions)), initial_events_end=True))
 
 
 @pytest.fixture
@@ -393,7 +395,7 @@ async def test_job_with_an_invalid_label_is_ignored(harness: Harness, pods: Jobs
     job = an_object("j", owner="s", status={"ready": 1})
     del job["metadata"]["labels"]
     job["metadata"]["resourceVersion"] = "9"
-    await pods.tell(Upserted(job, added=True))
+    await pods.send(Upserted(job, added=True))
     assert harness.measured(RAN) == []
 
 
@@ -478,5 +480,5 @@ async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -
     async with harness.leading():
         harness.jobs.put(a_job())
         harness.sets.put(an_object("s", owner="1"))
-        assert harness.measured(MADE) == [10, 1]
+        assert harness.measured(CREATION_SECONDS) == [10, 1]
         assert len(harness.series("kftrainer_trainjobs")) == 1

@@ -13,8 +13,8 @@ def seconds(text: str) -> float:
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
 
 
-def condition(kind: str, status: str = "True", **said: str) -> Object:
-    return {"type": kind, "status": status, "reason": kind, "lastTransitionTime": LATER, **said}
+def condition(kind: str, status: str = "True", **fields: str) -> Object:
+    return {"type": kind, "status": status, "reason": kind, "lastTransitionTime": LATER, **fields}
 
 
 def row(name: str = "node", **counts: int) -> Object:

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from kftrainer.api.names import API_VERSION
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
 from kftrainer.controllers.trainjob.deleted_jobsets import (
@@ -58,8 +59,8 @@ def job(
     return TrainJob.parse(document)
 
 
-def entry(uid: str = "u1", **status: Any) -> Any:
-    owner = {"kind": "TrainJob", "uid": uid, "controller": True}
+def entry(uid: str = "u1", api_version: str = API_VERSION, **status: Any) -> Any:
+    owner = {"apiVersion": api_version, "kind": "TrainJob", "uid": uid, "controller": True}
     metadata = {"name": "train", "namespace": "team", "uid": "j1", "ownerReferences": [owner]}
     manifest = {
         "apiVersion": JOB_SETS.api_version,
@@ -143,8 +144,8 @@ def test_recorded_jobset_without_rows_may_have_trained(
     recorded: str | None, suspend: bool, suspended: str | None, is_created: bool
 ) -> None:
     """The manager may have stopped before it observed the rows of the JobSet it had created."""
-    known = job(suspend=suspend, recorded=recorded, suspended=suspended)
-    found = outcome_without_job_set(known, None, REPLICAS, NOW)
+    trainjob_before = job(suspend=suspend, recorded=recorded, suspended=suspended)
+    found = outcome_without_job_set(trainjob_before, None, REPLICAS, NOW)
     reasons = None if found is None else [each.reason for each in found.conditions]
     assert reasons == (None if is_created else ["OutcomeUnknown"])
 
@@ -171,6 +172,13 @@ def test_last_state_is_kept_until_the_jobset_is_created_again() -> None:
 def test_last_state_that_was_not_watched_is_not_kept() -> None:
     found = DeletedJobSets()
     found.observe(deleted(unknown=True, conditions=[COMPLETED]))
+    assert last_status(found) is None
+
+
+def test_last_state_of_a_jobset_of_another_group_is_not_kept() -> None:
+    found = DeletedJobSets()
+    key = ObjectKey("team", "train")
+    found.observe(ObjectEvent(key, entry(api_version="example.com/v1"), None))
     assert last_status(found) is None
 
 

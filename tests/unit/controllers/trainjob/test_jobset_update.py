@@ -23,7 +23,9 @@ SUSPENDED = job_on(TORCH, suspend=True)
 def as_planned(job: Object, on: Object) -> list[PlannedObject]:
     kinds = {"JobSet": JOB_SETS, "ConfigMap": CONFIG_MAPS}
     return [
-        PlannedObject(kinds[kind], made) for kind, made in plan(job, on).items() if kind in kinds
+        PlannedObject(kinds[kind], jobset)
+        for kind, jobset in plan(job, on).items()
+        if kind in kinds
     ]
 
 
@@ -32,18 +34,18 @@ def fit(job: Object, on: Object, *there: Object) -> ApplicablePlan:
 
 
 def job_set_in(fit: ApplicablePlan) -> Any:
-    [made] = [each.manifest for each in fit.objects if each.resource is JOB_SETS]
-    return made
+    [jobset] = [each.manifest for each in fit.objects if each.resource is JOB_SETS]
+    return jobset
 
 
 def stored(job: Object, on: Object, *, suspended: bool = True) -> Object:
     """The JobSet as it stands in the cluster, with what JobSet has filled in."""
-    made: Object = copy.deepcopy(job_set_in(fit(job, on)))
-    made["spec"]["suspend"] = suspended
-    made["spec"].setdefault("successPolicy", {"operator": "All"})
-    for each in made["spec"]["replicatedJobs"]:
+    jobset: Object = copy.deepcopy(job_set_in(fit(job, on)))
+    jobset["spec"]["suspend"] = suspended
+    jobset["spec"].setdefault("successPolicy", {"operator": "All"})
+    for each in jobset["spec"]["replicatedJobs"]:
         each["groupName"] = "default"
-    return made
+    return jobset
 
 
 def edited(on: Object, **container: Any) -> Object:
@@ -59,9 +61,9 @@ def marks(job_set: Object) -> set[str]:
 
 def test_new_job_set_is_as_planned_with_a_digest_of_its_immutable_part() -> None:
     [planned] = as_planned(SUSPENDED, TORCH)
-    made = job_set_in(fit(SUSPENDED, TORCH))
-    assert made["spec"] == planned.manifest["spec"]
-    assert marks(made) == {ANNOTATION_BEGUN_AS}
+    jobset = job_set_in(fit(SUSPENDED, TORCH))
+    assert jobset["spec"] == planned.manifest["spec"]
+    assert marks(jobset) == {ANNOTATION_BEGUN_AS}
 
 
 def test_job_set_with_the_planned_immutable_part_follows_the_plan() -> None:

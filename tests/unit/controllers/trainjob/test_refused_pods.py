@@ -144,10 +144,11 @@ def test_text_of_an_event_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [{}, {"message": "x"}, {"involvedObject": {}}, {"involvedObject": [], "message": 1}]
+    "incomplete_event",
+    [{}, {"message": "x"}, {"involvedObject": {}}, {"involvedObject": [], "message": 1}],
 )
-def test_event_without_object_or_message_is_ignored(odd: Object) -> None:
-    assert refusal_of(odd) is None
+def test_event_without_object_or_message_is_ignored(incomplete_event: Object) -> None:
+    assert refusal_of(incomplete_event) is None
 
 
 @pytest.mark.parametrize(

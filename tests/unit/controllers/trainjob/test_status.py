@@ -17,17 +17,17 @@ from kftrainer.runtime.info import is_finished
 from tests.support.objects import Object, train_job
 
 EARLIER, NOW = "2026-01-01T00:00:00Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-NOW_SAID = "2026-01-02T03:04:05Z"
+LAST_TRANSITION = "2026-01-02T03:04:05Z"
 ROW = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
 MISSING = Failure("RuntimeNotFound", "ClusterTrainingRuntime x is not found", retryable=False)
 
 
-def condition(kind: str, status: str = "True", at: str = EARLIER, **said: Any) -> Object:
+def condition(kind: str, status: str = "True", at: str = EARLIER, **fields: Any) -> Object:
     return {
         "type": kind,
         "status": status,
-        "reason": said.get("reason", kind),
-        "message": said.get("message", "said"),
+        "reason": fields.get("reason", kind),
+        "message": fields.get("message", "said"),
         "lastTransitionTime": at,
     }
 
@@ -54,7 +54,9 @@ def test_running_trainjob_has_no_conditions() -> None:
 
 
 def test_suspended_trainjob_has_the_condition_with_its_time() -> None:
-    first = condition("Suspended", at=NOW_SAID, reason="Suspended", message="TrainJob is suspended")
+    first = condition(
+        "Suspended", at=LAST_TRANSITION, reason="Suspended", message="TrainJob is suspended"
+    )
     assert conditions(job(suspend=True)) == [first]
     later = job({**first, "lastTransitionTime": EARLIER}, suspend=True)
     assert next_status(later, None, None, NOW) == present_status(later)
@@ -62,7 +64,7 @@ def test_suspended_trainjob_has_the_condition_with_its_time() -> None:
 
 def test_resumed_trainjob_has_suspended_false() -> None:
     resumed = condition(
-        "Suspended", "False", NOW_SAID, reason="Resumed", message="TrainJob is resumed"
+        "Suspended", "False", LAST_TRANSITION, reason="Resumed", message="TrainJob is resumed"
     )
     assert conditions(job(condition("Suspended"))) == [resumed]
     assert conditions(job({**resumed, "lastTransitionTime": EARLIER})) == [
@@ -91,8 +93,8 @@ def test_suspended_reports_the_live_jobset(
     status = "False" if before in ("Resumed", "Suspending") else "True"
     present = [condition("Suspended", status, reason=before)] if before else []
     found = conditions(job(*present, suspend=wanted), Observed(suspended=live))
-    told = [f"{each['status']}/{each['reason']}" for each in found]
-    assert told == ([expected] if expected else [])
+    actual = [f"{each['status']}/{each['reason']}" for each in found]
+    assert actual == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize("suspend", [True, False])
@@ -127,16 +129,18 @@ def test_finished_trainjob_is_not_suspended_again() -> None:
 
 def test_failure_is_reported_as_blocked_while_it_lasts() -> None:
     """Defect D6."""
-    blocked = condition("Blocked", at=NOW_SAID, reason=MISSING.reason, message=MISSING.message)
+    blocked = condition(
+        "Blocked", at=LAST_TRANSITION, reason=MISSING.reason, message=MISSING.message
+    )
     assert conditions(job(), None, MISSING) == [blocked]
-    hindered = job({**blocked, "lastTransitionTime": EARLIER})
-    assert conditions(hindered, None, MISSING) == [{**blocked, "lastTransitionTime": EARLIER}]
-    assert conditions(hindered, None, None) == []
+    was_blocked = job({**blocked, "lastTransitionTime": EARLIER})
+    assert conditions(was_blocked, None, MISSING) == [{**blocked, "lastTransitionTime": EARLIER}]
+    assert conditions(was_blocked, None, None) == []
 
 
 def test_another_failure_keeps_the_transition_time() -> None:
-    hindered = job(condition("Blocked", reason="Other", message="other"))
-    assert conditions(hindered, None, MISSING) == [
+    was_blocked = job(condition("Blocked", reason="Other", message="other"))
+    assert conditions(was_blocked, None, MISSING) == [
         condition("Blocked", reason=MISSING.reason, message=MISSING.message)
     ]
 
@@ -150,7 +154,7 @@ def test_long_messages_are_cut() -> None:
 def test_unsupported_runtime_is_failed_but_not_finished() -> None:
     """Defect D1."""
     reason, message = "TrainingRuntimeNotSupported", "unsupported runtime: A.b"
-    failed = condition("Failed", at=NOW_SAID, reason=reason, message=message)
+    failed = condition("Failed", at=LAST_TRANSITION, reason=reason, message=message)
     assert conditions(job(), None, Failure(reason, message, retryable=False)) == [failed]
     assert not is_finished(job(failed))
     assert conditions(job(failed), None, None) == []

@@ -36,7 +36,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def teach(go: Path, build: str) -> None:
+def write_fake_go(go: Path, build: str) -> None:
     go.write_text(f"#!/bin/sh\n{ANSWERS}{OUTPUT}{build}\n")
 
 
@@ -79,29 +79,29 @@ async def test_assets_path_that_is_not_a_folder_is_rejected(
 async def test_a_kubectl_on_path_is_taken_if_it_is_new_enough(
     tmp_path: Path, cache: Path, minor: int, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = executable(
+    installed = executable(
         tmp_path / "bin" / "kubectl", f"#!/bin/sh\necho 'Client Version: v1.{minor}.4-vendor'\n"
     )
-    monkeypatch.setenv("PATH", f"{there.parent}:/usr/bin:/bin")
-    assert await binaries.find(KUBECTL, cache) == (there if taken else None)
+    monkeypatch.setenv("PATH", f"{installed.parent}:/usr/bin:/bin")
+    assert await binaries.find(KUBECTL, cache) == (installed if taken else None)
 
 
 async def test_build_is_cached_and_not_repeated(cache: Path, go: Path) -> None:
-    teach(go, 'echo built > "$2"; echo pkg/one >&2')
+    write_fake_go(go, 'echo built > "$2"; echo pkg/one >&2')
     for _ in range(2):
         found = await provide([ETCD], cache=cache, progress=SILENT)
         assert found["etcd"].read_text() == "built\n"
-        teach(go, "exit 1")
+        write_fake_go(go, "exit 1")
 
 
 async def test_failed_build_reports_its_cause_and_the_next_one_recovers(
     cache: Path, go: Path
 ) -> None:
-    teach(go, 'echo half > "$2"; echo "write: no space left on device" >&2; exit 1')
+    write_fake_go(go, 'echo half > "$2"; echo "write: no space left on device" >&2; exit 1')
     with pytest.raises(MissingPartError, match="because the disk is full: free some space"):
         await provide([ETCD], cache=cache, progress=SILENT)
     assert not cached_path(cache, ETCD).exists()
-    teach(go, 'echo whole > "$2"')
+    write_fake_go(go, 'echo whole > "$2"')
     found = await provide([ETCD], cache=cache, progress=SILENT)
     assert found["etcd"].read_text() == "whole\n"
 
@@ -109,11 +109,11 @@ async def test_failed_build_reports_its_cause_and_the_next_one_recovers(
 async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust(
     cache: Path, go: Path, tmp_path: Path
 ) -> None:
-    begun = tmp_path / "begun"
-    teach(go, f'echo half > "$2"; touch {begun}; sleep 600')
+    started_file = tmp_path / "begun"
+    write_fake_go(go, f'echo half > "$2"; touch {started_file}; sleep 600')
 
     async def building() -> bool:
-        return begun.exists()
+        return started_file.exists()
 
     async with asyncio.TaskGroup() as group:
         build = group.create_task(provide([ETCD], cache=cache, progress=SILENT))
@@ -121,7 +121,7 @@ async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust
         build.cancel()
     assert not cached_path(cache, ETCD).exists()
     assert (scratch := list((cache / "build").glob("*.scratch")))
-    teach(go, 'echo whole > "$2"')
+    write_fake_go(go, 'echo whole > "$2"')
     found = await provide([ETCD], cache=cache, progress=SILENT)
     assert found["etcd"].read_text() == "whole\n"
     assert not any(folder.exists() for folder in scratch)
@@ -129,7 +129,7 @@ async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust
 
 async def test_two_builds_at_once_build_once(cache: Path, go: Path, tmp_path: Path) -> None:
     count = tmp_path / "count"
-    teach(go, f'echo x >> {count}; echo built > "$2"')
+    write_fake_go(go, f'echo x >> {count}; echo built > "$2"')
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(provide([ETCD], cache=cache, progress=SILENT))
@@ -141,7 +141,7 @@ async def test_too_little_disk_space_is_reported_before_the_build(
 ) -> None:
     from types import SimpleNamespace
 
-    teach(go, "exit 1")
+    write_fake_go(go, "exit 1")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
     with pytest.raises(
         MissingPartError, match=r"Building etcd needs about 1.0 GiB .* 0.5 GiB free"

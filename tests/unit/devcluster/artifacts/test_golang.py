@@ -18,7 +18,7 @@ from kftrainer.devcluster.waiting import until
 
 
 def fake_go(folder: Path, version: str) -> Path:
-    """A `go` that knows nothing but its version."""
+    """A `go` that only prints its version."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "go"
     path.write_text(f"#!/bin/sh\necho go version go{version} linux/amd64\n")

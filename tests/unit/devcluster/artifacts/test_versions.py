@@ -1,4 +1,4 @@
-"""The table of parts, the go.mod files and the toolchain's lock must tell the same versions."""
+"""The table of parts, the go.mod files and the toolchain's lock must contain the same versions."""
 
 import re
 

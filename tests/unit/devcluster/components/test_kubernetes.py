@@ -1,4 +1,4 @@
-"""What the API server is told, and what other processes are told about it."""
+"""The API server's flags, and what other processes receive about it."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 from kftrainer.devcluster.waiting import until
 
-TELL_PID = "echo $$ > {file}; exec sleep 600"
+WRITE_PID = "echo $$ > {file}; exec sleep 600"
 
 
 async def gone(pid: int) -> bool:
@@ -69,7 +69,7 @@ def test_kills_a_command_whose_owner_exits_immediately() -> None:
 
 async def test_passes_sigterm_on(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:
+    with start(["sh", "-c", WRITE_PID.format(file=file)]) as wrapper:
         pid = await read_pid(file)
         wrapper.send_signal(signal.SIGTERM)
         assert wrapper.wait(60) == 128 + signal.SIGTERM
@@ -90,7 +90,7 @@ async def test_kills_the_command_and_its_children_when_the_pipe_closes(tmp_path:
 
 async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    argv = killed_with_parent(["sh", "-c", TELL_PID.format(file=file)])
+    argv = killed_with_parent(["sh", "-c", WRITE_PID.format(file=file)])
     owner_code = f"import subprocess; subprocess.Popen({argv!r}, stdin=subprocess.PIPE).wait()"
     owner = subprocess.Popen([sys.executable, "-c", owner_code])
     pid = await read_pid(file)
@@ -102,7 +102,7 @@ async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG of Linux")
 async def test_kills_the_command_when_it_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:
+    with start(["sh", "-c", WRITE_PID.format(file=file)]) as wrapper:
         pid = await read_pid(file)
         wrapper.kill()
     await assert_dies(pid)

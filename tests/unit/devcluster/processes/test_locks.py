@@ -57,19 +57,19 @@ def test_lock_whose_file_was_deleted_is_not_acquired(
 
 async def test_blocks_with_the_same_lock_never_overlap(tmp_path: Path) -> None:
     inside: list[str] = []
-    crowded: list[list[str]] = []
+    overlapping: list[list[str]] = []
 
     async def enter(name: str) -> None:
         async with exclusively(tmp_path / "x.lock", SILENT):
             inside.append(name)
             await asyncio.sleep(0)
-            crowded.append(list(inside))
+            overlapping.append(list(inside))
             inside.remove(name)
 
     async with asyncio.TaskGroup() as group:
         for name in ("a", "b", "c"):
             group.create_task(enter(name))
-    assert sorted(crowded) == [["a"], ["b"], ["c"]]
+    assert sorted(overlapping) == [["a"], ["b"], ["c"]]
 
 
 def test_the_holder_is_known(tmp_path: Path) -> None:

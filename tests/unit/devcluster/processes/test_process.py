@@ -84,9 +84,9 @@ async def test_nothing_of_the_users_environment_reaches_it(
     part.start()
     await part.ended()
     await part.stop()
-    told = dict(line.split("=", 1) for line in part.log.read_text().splitlines())
-    assert "KUBECONFIG" not in told
-    assert told["HOME"] == str(tmp_path)
+    variables = dict(line.split("=", 1) for line in part.log.read_text().splitlines())
+    assert "KUBECONFIG" not in variables
+    assert variables["HOME"] == str(tmp_path)
 
 
 async def test_it_leaks_no_file_descriptor(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a client asks of its transport, where the real API server cannot be made to show it."""
+"""A client's requests in situations that the real API server cannot produce."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -6,8 +6,14 @@ from contextlib import AbstractAsyncContextManager
 import orjson
 import pytest
 
-from kftrainer.kube.client.client import MOST_PAGE_BYTES, Client
-from kftrainer.kube.client.errors import ApiError, ExpiredError, TransportError
+from kftrainer.kube.client.client import MOST_PAGE_BYTES, Client, get_or_none
+from kftrainer.kube.client.errors import (
+    ApiError,
+    ExpiredError,
+    ForbiddenError,
+    KindNotFoundError,
+    TransportError,
+)
 from kftrainer.kube.client.transport import NOTHING, Lane, Response
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 
@@ -137,10 +143,10 @@ async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> Non
     one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
     page = await client.list(PODS.only_metadata())
     await client.get(PODS, ObjectKey("team", "one"))
-    cut_down = "application/json;as={};g=meta.k8s.io;v=v1"
+    metadata_type = "application/json;as={};g=meta.k8s.io;v=v1"
     assert transport.accepted == [
-        cut_down.format("PartialObjectMetadata"),
-        cut_down.format("PartialObjectMetadataList"),
+        metadata_type.format("PartialObjectMetadata"),
+        metadata_type.format("PartialObjectMetadataList"),
         "application/json",
     ]
     assert [one, *page.items] == [{"apiVersion": "v1", "kind": "Pod", "metadata": {}}] * 2
@@ -168,3 +174,30 @@ async def test_a_partial_kind_is_not_written_to(
         await write(Client(transport), PODS.only_metadata())
     assert transport.queries == []
     await write(Client(transport), PODS)
+
+
+def status(code: int, **details: str) -> tuple[int, object]:
+    return code, {"kind": "Status", "code": code, "message": "no", "details": details}
+
+
+async def test_get_or_none_returns_the_object_or_none() -> None:
+    pod = {"kind": "Pod", "metadata": {"name": "one"}}
+    client = Client(FakeTransport((200, pod), status(404, name="one", kind="pods")))
+    assert await get_or_none(client, PODS, ObjectKey("team", "one")) == pod
+    assert await get_or_none(client, PODS, ObjectKey("team", "one")) is None
+
+
+async def test_get_or_none_raises_if_the_kind_is_not_served() -> None:
+    client = Client(FakeTransport(status(404), status(404)))
+    with pytest.raises(KindNotFoundError):
+        await get_or_none(client, PODS, ObjectKey("team", "one"))
+    key = ObjectKey("team", "one")
+    assert await get_or_none(client, PODS, key, kind_may_be_missing=True) is None
+
+
+async def test_get_or_none_raises_other_errors() -> None:
+    client = Client(FakeTransport(status(403, name="one"), (200, b"<html>")))
+    with pytest.raises(ForbiddenError):
+        await get_or_none(client, PODS, ObjectKey("team", "one"), kind_may_be_missing=True)
+    with pytest.raises(TransportError):
+        await get_or_none(client, PODS, ObjectKey("team", "one"), kind_may_be_missing=True)

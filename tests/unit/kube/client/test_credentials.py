@@ -182,7 +182,7 @@ async def test_exec_plugin_that_starts_to_fail_does_not_fail_requests(
 
 
 class Source:
-    """Gives a new token each time, and fails when told to."""
+    """Returns a new token each time, and fails on request."""
 
     def __init__(self) -> None:
         self.requests: list[bool] = []

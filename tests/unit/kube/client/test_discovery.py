@@ -1,4 +1,4 @@
-"""Which version of a kind is found, whatever was asked before."""
+"""The discovered version of a kind does not depend on earlier lookups."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -80,7 +80,7 @@ async def test_discovered_group_is_cached() -> None:
     assert served.requests == []
 
 
-class Babbling(Served):
+class InvalidJson(Served):
     """A transport to something that is no API server."""
 
     async def request(self, method: str, path: str, **_: object) -> Response:
@@ -91,4 +91,4 @@ async def test_response_that_is_not_valid_json_is_a_transport_error() -> None:
     with pytest.raises(
         TransportError, match=f"GET /apis/{GROUP}/v1: the response is not valid JSON"
     ):
-        await RestMapper(Babbling()).is_served(chairs("v1"))
+        await RestMapper(InvalidJson()).is_served(chairs("v1"))

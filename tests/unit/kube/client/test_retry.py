@@ -12,12 +12,12 @@ from kftrainer.kube.client.retry import (
 
 FIRST = Retries()
 LONG = 60.0
-ASKS = {"Retry-After": "2"}
+RETRY_AFTER = {"Retry-After": "2"}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 def test_request_is_retried_after_retry_after(status: int) -> None:
-    assert after_response(status, ASKS, FIRST, LONG) == Again(2.0, Retries(requested=1))
+    assert after_response(status, RETRY_AFTER, FIRST, LONG) == Again(2.0, Retries(requested=1))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -28,19 +28,19 @@ def test_error_without_retry_after_is_not_retried(status: int, headers: dict[str
 
 @pytest.mark.parametrize("status", [200, 201, 301, 401, 403, 404, 409, 410, 422])
 def test_other_responses_are_not_retried(status: int) -> None:
-    assert after_response(status, ASKS, FIRST, LONG) is None
+    assert after_response(status, RETRY_AFTER, FIRST, LONG) is None
 
 
 def test_retries_are_limited() -> None:
     last = Retries(requested=RETRIES_REQUESTED - 1)
-    again = after_response(503, ASKS, last, LONG)
+    again = after_response(503, RETRY_AFTER, last, LONG)
     assert again is not None
-    assert after_response(503, ASKS, again.retries, LONG) is None
+    assert after_response(503, RETRY_AFTER, again.retries, LONG) is None
 
 
 def test_retry_does_not_exceed_the_deadline() -> None:
-    assert after_response(429, ASKS, FIRST, 2.5) is not None
-    assert after_response(429, ASKS, FIRST, 2.0) is None
+    assert after_response(429, RETRY_AFTER, FIRST, 2.5) is not None
+    assert after_response(429, RETRY_AFTER, FIRST, 2.0) is None
     assert after_response(429, {"Retry-After": "inf"}, FIRST, LONG) is None
     assert after_failure("GET", ConnectionBrokenError(), FIRST, 1.0) is None
 

@@ -65,7 +65,7 @@ async def serving(first: Authority, *accepted: Authority) -> AsyncIterator[ApiSe
         yield api
 
 
-class Ground:
+class TlsFiles:
     """Two authorities, and the files that name the one that is trusted."""
 
     def __init__(self, folder: Path) -> None:
@@ -93,20 +93,20 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
+def files(tmp_path: Path) -> TlsFiles:
+    return TlsFiles(tmp_path)
 
 
 async def connect(
-    ground: Ground, how: str, port: int, monkeypatch: pytest.MonkeyPatch
+    files: TlsFiles, how: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> Connection:
     if how == "pod":
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
-        return await in_cluster(ground.folder, clock=ground.clock)
+        return await in_cluster(files.folder, clock=files.clock)
     cluster = {"certificate-authority": "ca.crt"}
-    path = ground.kubeconfig(port, cluster, {"token": "secret"})
-    return await load_connection(path, clock=ground.clock)
+    path = files.kubeconfig(port, cluster, {"token": "secret"})
+    return await load_connection(path, clock=files.clock)
 
 
 async def reaches(transport: HttpTransport) -> bool:
@@ -121,73 +121,73 @@ async def reaches(transport: HttpTransport) -> bool:
 
 @pytest.mark.parametrize("how", ["pod", "kubeconfig"])
 async def test_rotated_authority_is_trusted_without_a_restart(
-    ground: Ground, how: str, monkeypatch: pytest.MonkeyPatch
+    files: TlsFiles, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(ground.old) as api:
-        connection = await connect(ground, how, api.port, monkeypatch)
+    async with serving(files.old) as api:
+        connection = await connect(files, how, api.port, monkeypatch)
         async with HttpTransport(connection, user_agent="tests") as transport:
             assert await reaches(transport)
-            ground.trust(ground.old, ground.new)  # as Kubernetes publishes it at first
-            await ground.clock.advance(CHECK_EVERY)
+            files.trust(files.old, files.new)  # as Kubernetes publishes it at first
+            await files.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
-            api.show(ground.new)
+            api.show(files.new)
             assert await reaches(transport), "no request is lost between the two"
-            ground.trust(ground.new)
-            await ground.clock.advance(CHECK_EVERY)
+            files.trust(files.new)
+            await files.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
-            api.show(ground.old)
+            api.show(files.old)
             assert not await reaches(transport), "an authority that was withdrawn is not trusted"
 
 
-async def test_authority_in_the_kubeconfig_itself_is_read_again(ground: Ground) -> None:
+async def test_authority_in_the_kubeconfig_itself_is_read_again(files: TlsFiles) -> None:
     def kubeconfig(trusted: Authority, port: int) -> Path:
         text = b64encode(trusted.pem).decode()
-        return ground.kubeconfig(port, {"certificate-authority-data": text}, {"token": "secret"})
+        return files.kubeconfig(port, {"certificate-authority-data": text}, {"token": "secret"})
 
-    async with serving(ground.old) as api:
-        path = kubeconfig(ground.old, api.port)
-        connection = await load_connection(path, clock=ground.clock)
+    async with serving(files.old) as api:
+        path = kubeconfig(files.old, api.port)
+        connection = await load_connection(path, clock=files.clock)
         async with HttpTransport(connection, user_agent="tests") as transport:
             assert await reaches(transport)
-            api.show(ground.new)
-            kubeconfig(ground.new, api.port)
-            await ground.clock.advance(CHECK_EVERY)
+            api.show(files.new)
+            kubeconfig(files.new, api.port)
+            await files.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
 
 
-async def test_client_certificate_is_read_again(ground: Ground) -> None:
-    certificate, key = ground.folder / "client.crt", ground.folder / "client.key"
+async def test_client_certificate_is_read_again(files: TlsFiles) -> None:
+    certificate, key = files.folder / "client.crt", files.folder / "client.key"
 
-    def hold(client: Authority) -> None:
+    def write_client_certificate(client: Authority) -> None:
         certificate.write_bytes(client.certificate.read_bytes())
         key.write_bytes(client.key.read_bytes())
 
-    async with serving(ground.old, ground.old, ground.new) as api:
-        hold(ground.old)
+    async with serving(files.old, files.old, files.new) as api:
+        write_client_certificate(files.old)
         user = {"client-certificate": "client.crt", "client-key": "client.key"}
-        path = ground.kubeconfig(api.port, {"certificate-authority": "ca.crt"}, user)
-        connection = await load_connection(path, clock=ground.clock)
+        path = files.kubeconfig(api.port, {"certificate-authority": "ca.crt"}, user)
+        connection = await load_connection(path, clock=files.clock)
         async with HttpTransport(connection, user_agent="tests") as transport:
             assert await reaches(transport)
-            hold(ground.new)
-            await ground.clock.advance(CHECK_EVERY)
+            write_client_certificate(files.new)
+            await files.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
     assert len(set(api.clients)) == 2
 
 
 async def test_file_that_cannot_be_used_leaves_the_last_one_in_place(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(ground.old) as api:
-        connection = await connect(ground, "pod", api.port, monkeypatch)
+    async with serving(files.old) as api:
+        connection = await connect(files, "pod", api.port, monkeypatch)
         async with HttpTransport(connection, user_agent="tests") as transport:
-            (ground.folder / "ca.crt").write_bytes(ground.new.pem[:100])
+            (files.folder / "ca.crt").write_bytes(files.new.pem[:100])
             with capture_logs() as logged:
                 for _ in range(3):
-                    await ground.clock.advance(CHECK_EVERY)
+                    await files.clock.advance(CHECK_EVERY)
                     assert await reaches(transport)
             assert [each["event"] for each in logged] == ["certificates_not_reloaded"]
-            api.show(ground.new)
-            ground.trust(ground.new)
-            await ground.clock.advance(CHECK_EVERY)
+            api.show(files.new)
+            files.trust(files.new)
+            await files.clock.advance(CHECK_EVERY)
             assert await reaches(transport)

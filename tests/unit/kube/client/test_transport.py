@@ -1,4 +1,4 @@
-"""The transport against a server that does what no API server would do when asked."""
+"""The transport against a server with faults that an API server does not have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from kftrainer.kube.client.retry import RETRIES_REQUESTED
 from kftrainer.kube.client.transport import HttpTransport, Response
 from tests.support.fake_clock import FakeClock
 
-SILENCE = b""  # read the request and say nothing, as long as the client stays
+NO_RESPONSE = b""  # read the request and do not respond while the client is connected
 BREAK = None  # read the request and close the connection
 Act = bytes | None
 TEST_WITHIN = 60.0
@@ -27,7 +27,7 @@ def answer(status: int, body: str = "", **headers: str) -> bytes:
 
 
 class Server:
-    """Answers one request after the other as its acts say, and remembers the requests."""
+    """Answers one request after the other with its `acts`, and records the requests."""
 
     def __init__(self, acts: Sequence[Act]) -> None:
         self._acts = list(acts)
@@ -57,7 +57,7 @@ class Server:
         act = self._acts.pop(0)
         if act is BREAK:
             return False
-        if act == SILENCE:
+        if act == NO_RESPONSE:
             await reader.read()
             return False
         writer.write(act)
@@ -80,7 +80,7 @@ async def serving(
         honors_retry_after=honors_retry_after,
     )
     try:
-        async with asyncio.timeout(TEST_WITHIN):  # nobody moves the clock for what is not awaited
+        async with asyncio.timeout(TEST_WITHIN):  # the clock advances only for awaited work
             yield server, transport, clock
     finally:
         await transport.close()
@@ -92,11 +92,11 @@ async def no_other_task() -> bool:
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def asleep(clock: FakeClock) -> Callable[[], Awaitable[bool]]:
-    async def somebody_sleeps() -> bool:
+def until_sleeping(clock: FakeClock) -> Callable[[], Awaitable[bool]]:
+    async def is_sleeping() -> bool:
         return bool(clock.sleeping)
 
-    return somebody_sleeps
+    return is_sleeping
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE"])
@@ -110,7 +110,7 @@ async def test_request_is_retried_after_the_delay_of_the_server(method: str) -> 
         asyncio.TaskGroup() as tasks,
     ):
         request = tasks.create_task(transport.request(method, "/pods", body=b"{}"))
-        await until(asleep(clock), within=30, what="the pause")
+        await until(until_sleeping(clock), within=30, what="the pause")
         assert clock.sleeping == [2.0]
         assert len(server.requests) == 1
         await clock.advance(2.0)
@@ -119,11 +119,11 @@ async def test_request_is_retried_after_the_delay_of_the_server(method: str) -> 
 
 
 async def test_request_fails_after_ten_retries() -> None:
-    told = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
-    async with serving(*told) as (server, transport, clock), asyncio.TaskGroup() as tasks:
+    responses = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
+    async with serving(*responses) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))
         for _ in range(RETRIES_REQUESTED):
-            await until(asleep(clock), within=30, what="the pause")
+            await until(until_sleeping(clock), within=30, what="the pause")
             await clock.advance(1.0)
         assert (await request).status == 503
         assert len(server.requests) == RETRIES_REQUESTED + 1
@@ -142,7 +142,7 @@ async def read_with_a_break(transport: HttpTransport, clock: FakeClock) -> Respo
     try:
         async with asyncio.TaskGroup() as tasks:
             request = tasks.create_task(transport.request("GET", "/pods"))
-            await until(asleep(clock), within=30, what="the pause")
+            await until(until_sleeping(clock), within=30, what="the pause")
             assert clock.sleeping == [clock.monotonic() + 1.0]
             await clock.advance(1.0)
     except* TransportError as errors:
@@ -180,7 +180,7 @@ async def test_truncated_body_is_an_error() -> None:
 
 
 async def test_silent_server_times_out() -> None:
-    async with serving(SILENCE) as (server, transport, _):
+    async with serving(NO_RESPONSE) as (server, transport, _):
         with pytest.raises(RequestTimeoutError, match="GET /pods: no response in time"):
             await transport.request("GET", "/pods", timeout=1.0)
         assert len(server.requests) <= 1  # none if it was us who were late

@@ -39,12 +39,12 @@ def test_values_that_json_cannot_represent_are_shown() -> None:
 
 
 def test_rule_is_ignored_in_comparisons_of_errors() -> None:
-    told = [
+    messages = [
         (invalid("a", 1, "b", rule="first"), invalid("a", 1, "b", rule="second")),
         (required("a", rule="first"), required("a")),
         (forbidden("a", "b", rule="first"), forbidden("a", "b", rule="second")),
     ]
-    for one, other in told:
+    for one, other in messages:
         assert one.rule == "first"
         assert (one, hash(one), str(one)) == (other, hash(other), str(other))
         assert without([one], [other]) == []

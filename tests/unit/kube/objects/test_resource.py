@@ -6,6 +6,7 @@ from kftrainer.kube.objects.resource import (
     Manifest,
     ObjectKey,
     Resource,
+    controller_of,
     is_controlled_by,
     key_of,
     unstructured,
@@ -72,3 +73,32 @@ def test_is_controlled_by_compares_the_uid_of_the_controller() -> None:
     found = {uid: is_controlled_by(metadata, uid) for uid in ("owner", "controller", "other")}
     assert found == {"owner": False, "controller": True, "other": False}
     assert not is_controlled_by({}, "controller")
+
+
+def test_controller_of_returns_the_reference_of_the_controller() -> None:
+    controller = {"uid": "controller", "controller": True}
+    assert controller_of({"ownerReferences": [{"uid": "owner"}, controller]}) == controller
+    assert controller_of({"ownerReferences": [{"uid": "owner", "controller": False}]}) is None
+    assert controller_of({"ownerReferences": None}) is None
+    assert controller_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_job"),
+    [
+        ({"apiVersion": "batch/v1", "kind": "Job"}, True),
+        ({"apiVersion": "batch/v1beta1", "kind": "Job"}, True),
+        ({"apiVersion": "batch.example.com/v1", "kind": "Job"}, False),
+        ({"apiVersion": "v1", "kind": "Job"}, False),
+        ({"apiVersion": "batch/v1", "kind": "CronJob"}, False),
+        ({"kind": "Job"}, False),
+        ({}, False),
+    ],
+)
+def test_is_referred_to_by_compares_group_and_kind(reference: Manifest, is_job: bool) -> None:
+    assert JOBS.is_referred_to_by(reference) is is_job
+
+
+def test_is_referred_to_by_compares_kinds_of_the_core_group() -> None:
+    assert PODS.is_referred_to_by({"apiVersion": "v1", "kind": "Pod"})
+    assert not PODS.is_referred_to_by({"apiVersion": "batch/v1", "kind": "Pod"})

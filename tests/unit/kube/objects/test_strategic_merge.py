@@ -1,4 +1,4 @@
-"""Each rule of a strategic merge in a sentence; the API server itself is asked in integration."""
+"""Each rule of a strategic merge; integration tests compare with the API server."""
 
 from copy import deepcopy
 from random import Random
@@ -140,12 +140,14 @@ def test_new_entries_precede_those_not_in_the_patch(original: str, patch: str, r
 def test_unpatched_entries_are_ordered_among_patched_ones_by_the_rule(
     original: list[str], patch: list[str]
 ) -> None:
-    untouched, asked = [each for each in original if each not in patch], list(patch)
+    unpatched, names_in_patch = [each for each in original if each not in patch], list(patch)
     wanted = []
-    while untouched and asked:
-        place = original.index(asked[0]) if asked[0] in original else -1
-        wanted.append((untouched if original.index(untouched[0]) < place else asked).pop(0))
-    wanted += untouched + asked
+    while unpatched and names_in_patch:
+        place = original.index(names_in_patch[0]) if names_in_patch[0] in original else -1
+        wanted.append(
+            (unpatched if original.index(unpatched[0]) < place else names_in_patch).pop(0)
+        )
+    wanted += unpatched + names_in_patch
     assert merged_secrets(" ".join(original), secrets(" ".join(patch))) == " ".join(wanted)
 
 
@@ -294,10 +296,10 @@ def freeze(value: Any) -> Any:
     return [freeze(each) for each in value] if isinstance(value, list) else value
 
 
-def wreck(value: Any) -> None:
+def mutate(value: Any) -> None:
     for each in list(value.values()) if isinstance(value, dict) else value:
         if isinstance(each, dict | list):
-            wreck(each)
+            mutate(each)
     value.clear()
 
 
@@ -324,8 +326,8 @@ def test_the_result_may_be_written_to_and_the_inputs_are_never(random: Random) -
     before = deepcopy((original, patch))
     result = strategic_merge(freeze(original), freeze(patch))
     assert result == strategic_merge(original, patch)
-    wreck(strategic_merge(original, patch))
-    wreck(strategic_merge(original, retain_sources(original, patch)))
+    mutate(strategic_merge(original, patch))
+    mutate(strategic_merge(original, retain_sources(original, patch)))
     assert (original, patch) == before
 
 
@@ -355,7 +357,7 @@ def test_merging_in_place_gives_the_same_result(random: Random) -> None:
     before = deepcopy(patch)
     result = merge_in_place(deepcopy(original), patch)
     assert result == expected
-    wreck(result)
+    mutate(result)
     assert patch == before
 
 

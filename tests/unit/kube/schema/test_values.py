@@ -62,7 +62,10 @@ def test_values_out_of_bounds(value: Any, schema: Any, fault: ErrorType, message
         (["a", "b"], SET),
         ([{"name": "a"}, {"name": "b"}, {}], MAP),
         ([{"name": "a"}, {"name": "a"}], {"type": "array"}),
-        ([{"name": "a"}, {"name": "a"}, "a"], MAP),  # it has been told that one is no object
+        (
+            [{"name": "a"}, {"name": "a"}, "a"],
+            MAP,
+        ),  # another error reports that one is not an object
         ([{"port": 1, "protocol": "TCP"}, {"port": 1, "protocol": "UDP"}], PORTS),
         (None, {"minItems": 1}),
     ],

@@ -56,9 +56,9 @@ async def test_cache_is_ready_and_readable_when_all_informers_have_synced(
     cache.add(informer_of(OTHERS, other_wire))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cache.run(ready.set, stop))
-        await wire.say(event("ADDED", "a", 1), all_sent(5))
+        await wire.send(event("ADDED", "a", 1), all_sent(5))
         assert not ready.is_set()
-        await other_wire.say(all_sent(6))
+        await other_wire.send(all_sent(6))
         assert ready.is_set()
         stop.set()
     held = cache.get(THINGS, KEY)
@@ -76,7 +76,7 @@ async def test_a_kind_that_does_not_sync_in_time_is_named(wire: FakeTransport) -
         r"check that the kind is installed and that it may be listed and watched$"
     )
     async with running(cache):
-        await wire.say(all_sent(5))
+        await wire.send(all_sent(5))
         cache._sync_timeout = 0.05  # so that it cannot have been over before
         with pytest.raises(NotSyncedError, match=expected):
             await cache.wait_synced()
@@ -86,8 +86,8 @@ async def test_a_kind_that_is_declared_later_is_watched_from_then_on(wire: FakeT
     cache, other_wire = Cache(), FakeTransport()
     cache.add(informer_of(THINGS, wire))
     async with running(cache):
-        await wire.say(all_sent(5))
+        await wire.send(all_sent(5))
         cache.add(informer_of(OTHERS, other_wire))
-        await other_wire.say(event("ADDED", "a", 1), all_sent(6))
+        await other_wire.send(event("ADDED", "a", 1), all_sent(6))
         await at_rest()
         assert len(cache.list(OTHERS)) == 1

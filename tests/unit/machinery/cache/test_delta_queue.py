@@ -25,67 +25,67 @@ THINGS: Resource[Manifest] = Resource(
 MAKER = CachedObjectFactory(THINGS, None, {})
 
 
-def news(name: str, version: int, *, gone: bool = False) -> Delta[Manifest]:
+def delta(name: str, version: int, *, gone: bool = False) -> Delta[Manifest]:
     entry = MAKER.make({"metadata": {"name": name, "resourceVersion": str(version)}})
     return Removed(entry) if gone else Updated(entry)
 
 
-async def taken(inbox: DeltaQueue[Manifest]) -> list[Delta[Manifest]]:
+async def drained(queue: DeltaQueue[Manifest]) -> list[Delta[Manifest]]:
     everything = []
-    while len(inbox):
-        everything.append(await inbox.next())
-        inbox.done()
+    while len(queue):
+        everything.append(await queue.next())
+        queue.done()
     return everything
 
 
 async def test_deltas_are_fifo() -> None:
-    inbox: DeltaQueue[Manifest] = DeltaQueue()
-    put = [news("a", 1), news("b", 2), news("a", 3), Bookmarked("4")]
+    queue: DeltaQueue[Manifest] = DeltaQueue()
+    put = [delta("a", 1), delta("b", 2), delta("a", 3), Bookmarked("4")]
     for each in put:
-        inbox.put(each)
-    assert await taken(inbox) == put
+        queue.put(each)
+    assert await drained(queue) == put
 
 
 async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_news() -> None:
-    inbox: DeltaQueue[Manifest] = DeltaQueue()
-    inbox.put(news("b", 0))
+    queue: DeltaQueue[Manifest] = DeltaQueue()
+    queue.put(delta("b", 0))
     most = 0
     for version in range(10 * LIMIT):
-        inbox.put(news("a", version, gone=version % 7 == 0))
-        most = max(most, len(inbox))
-    last = news("a", 10 * LIMIT, gone=True)
-    inbox.put(last)
+        queue.put(delta("a", version, gone=version % 7 == 0))
+        most = max(most, len(queue))
+    last = delta("a", 10 * LIMIT, gone=True)
+    queue.put(last)
     assert most <= LIMIT
-    everything = await taken(inbox)
+    everything = await drained(queue)
     assert everything[-1] is last
     assert sum(isinstance(each, Updated) and each.entry.key.name == "b" for each in everything) == 1
 
 
 async def test_many_different_objects_all_stay() -> None:
-    inbox: DeltaQueue[Manifest] = DeltaQueue()
-    put = [news(f"a-{n}", n) for n in range(3 * LIMIT)]
+    queue: DeltaQueue[Manifest] = DeltaQueue()
+    put = [delta(f"a-{n}", n) for n in range(3 * LIMIT)]
     for each in put:
-        inbox.put(each)
-    assert await taken(inbox) == put
+        queue.put(each)
+    assert await drained(queue) == put
 
 
 async def test_queue_is_empty_after_the_last_delta_is_processed() -> None:
-    inbox: DeltaQueue[Manifest] = DeltaQueue()
-    await inbox.emptied()
-    inbox.put(news("a", 1))
-    await inbox.next()
+    queue: DeltaQueue[Manifest] = DeltaQueue()
+    await queue.emptied()
+    queue.put(delta("a", 1))
+    await queue.next()
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(inbox.emptied())
+        waiting = tasks.create_task(queue.emptied())
         await asyncio.sleep(0)
         assert not waiting.done()
-        inbox.done()
+        queue.done()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())))
 def test_remaining_deltas_are_the_last_of_each_object_in_order(
     happened: list[tuple[str, bool]],
 ) -> None:
-    waiting = deque(news(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
+    waiting = deque(delta(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
     last = {each.entry.key.name: each for each in waiting if isinstance(each, Updated | Removed)}
     left = list(only_the_last(waiting))
     assert left == [each for each in waiting if each in last.values()]
@@ -93,6 +93,6 @@ def test_remaining_deltas_are_the_last_of_each_object_in_order(
 
 def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
     entry = MAKER.make({"metadata": {"name": "a", "resourceVersion": "1"}})
-    unwanted, again = FilteredOut(entry.key, "2"), news("a", 3)
+    unwanted, again = FilteredOut(entry.key, "2"), delta("a", 3)
     assert list(only_the_last(deque([Updated(entry), unwanted]))) == [unwanted]
     assert list(only_the_last(deque([Updated(entry), unwanted, again]))) == [again]

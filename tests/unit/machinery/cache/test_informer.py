@@ -1,4 +1,4 @@
-"""The informer on time that passes when told to, and a wire that says what a test wants."""
+"""The informer with a fake clock and a fake transport."""
 
 import asyncio
 from collections import deque
@@ -40,7 +40,7 @@ def all_sent(version: int) -> bytes:
 
 
 class FakeTransport:
-    """A transport whose streams say what a test puts into them, and end when told to."""
+    """A transport whose streams deliver what a test puts into them."""
 
     def __init__(self) -> None:
         self.queries: list[Mapping[str, str]] = []
@@ -80,7 +80,7 @@ class FakeTransport:
         while (chunk := await queue.get()) is not None:
             yield chunk
 
-    async def say(self, *chunks: bytes | None) -> None:
+    async def send(self, *chunks: bytes | None) -> None:
         """On the newest stream, once there is one."""
         await at_rest()
         for chunk in chunks:
@@ -112,9 +112,9 @@ async def test_informer_has_synced_when_all_initial_objects_were_delivered(
     witness = RecordingHandler()
     informer.add_handler(witness)
     async with running(informer):
-        await wire.say(event("ADDED", "a", 3), event("ADDED", "b", 2))
+        await wire.send(event("ADDED", "a", 3), event("ADDED", "b", 2))
         assert (informer.list(), informer.has_synced, witness.events) == ([], False, [])
-        await wire.say(all_sent(5))
+        await wire.send(all_sent(5))
         assert informer.has_synced
         assert len(witness.events) == 2
         assert informer.resource_version == informer.version_in("anywhere") == "5"
@@ -124,8 +124,8 @@ async def test_watch_timeout_is_five_to_ten_minutes_and_resumes_after_the_last_e
     wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
     async with running(informer):
-        await wire.say(all_sent(5), event("ADDED", "a", 7), bookmark(9), None)
-        await wire.say()
+        await wire.send(all_sent(5), event("ADDED", "a", 7), bookmark(9), None)
+        await wire.send()
     first, second = wire.queries
     assert all(300 <= int(each["timeoutSeconds"]) < 600 for each in wire.queries)
     assert first["sendInitialEvents"] == "true"
@@ -136,7 +136,7 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
     wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
-        await wire.say(event("ADDED", "a", 50), None)
+        await wire.send(event("ADDED", "a", 50), None)
         assert informer.resource_version == ""
         wire.lists.append(Response(500, {}, b""))
         await clock.advance(120)
@@ -144,17 +144,17 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
 
 
 @pytest.mark.parametrize(
-    ("said", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
+    ("bookmarks", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
 )
 async def test_silent_watch_times_out_sooner_with_bookmarks(
     wire: FakeTransport,
     informer: Informer[Manifest],
     clock: FakeClock,
-    said: tuple[bytes, ...],
+    bookmarks: tuple[bytes, ...],
     patience: float,
 ) -> None:
     async with running(informer):
-        await wire.say(all_sent(5), *said)
+        await wire.send(all_sent(5), *bookmarks)
         await clock.advance(patience - 0.1)
         assert len(wire.streams) == 1
         await clock.advance(0.2)
@@ -166,11 +166,11 @@ async def test_watch_beyond_its_timeout_is_closed(
     wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
-        await wire.say(all_sent(5))
+        await wire.send(all_sent(5))
         limit = int(wire.queries[0]["timeoutSeconds"]) + 30
         for version in range(6, 6 + limit - 1):
             await clock.advance(1)
-            await wire.say(bookmark(version))
+            await wire.send(bookmark(version))
         assert len(wire.streams) == 1
         await clock.advance(1)
         assert len(wire.streams) == 2
@@ -184,11 +184,11 @@ async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_o
     restored = {"metadata": {"resourceVersion": "40"}, "items": []}
     wire.lists.append(Response(200, {}, orjson.dumps(restored)))
     async with running(informer):
-        await wire.say(event("ADDED", "a", 90), all_sent(90), None)
-        await wire.say()
+        await wire.send(event("ADDED", "a", 90), all_sent(90), None)
+        await wire.send()
         await clock.advance(120)
         assert "resourceVersion" not in wire.queries[-1]
-        await wire.say(event("ADDED", "a", 30), all_sent(41))
+        await wire.send(event("ADDED", "a", 30), all_sent(41))
         assert informer.cached_object(ObjectKey("", "a")).metadata["resourceVersion"] == "30"  # type: ignore[union-attr]
         assert informer.resource_version == "41"
 
@@ -205,7 +205,7 @@ async def test_failing_handler_is_counted_and_other_handlers_are_called(
     informer.add_handler(failing)
     informer.add_handler(witness)
     async with running(informer):
-        await wire.say(event("ADDED", "a", 1), all_sent(5))
+        await wire.send(event("ADDED", "a", 1), all_sent(5))
         assert len(witness.events) == 1
     value = metrics.registry.get_sample_value
     prefix, kind = "machinery_informer", {"kind": "Thing"}
@@ -235,7 +235,7 @@ async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTrans
 
     informer.add_handler(count)
     async with running(informer):
-        await wire.say()
+        await wire.send()
         for name in names:
             wire.streams[-1].put_nowait(event("ADDED", name, 1))
         wire.streams[-1].put_nowait(all_sent(5))
@@ -246,7 +246,7 @@ async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTrans
         assert informer.has_synced
     assert [each.key.name for each in early.events] == names
     assert [each.key.name for each in late.events] == names
-    assert (early.contradictions, late.contradictions) == ([], [])
+    assert (early.inconsistencies, late.inconsistencies) == ([], [])
 
 
 async def test_late_handler_gets_existing_objects_in_slices_and_then_events(
@@ -255,32 +255,32 @@ async def test_late_handler_gets_existing_objects_in_slices_and_then_events(
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
-        await wire.say(*initial, all_sent(5))
+        await wire.send(*initial, all_sent(5))
         late = RecordingHandler()
         synced = informer.add_handler(late)
         assert (late.events, synced.is_set()) == ([], False)
-        news = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
-        for version, (kind, name) in enumerate(news, start=6):
+        changes = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
+        for version, (kind, name) in enumerate(changes, start=6):
             wire.streams[-1].put_nowait(event(kind, name, version))
-        others_ran = 0
+        other_turns = 0
         while not synced.is_set():
             await asyncio.sleep(0)
-            others_ran += 1
+            other_turns += 1
         await at_rest()
-    assert others_ran >= 20
+    assert other_turns >= 20
     assert all(each.initial for each in late.events[:20])
     assert [each.key.name for each in late.events] == [
         *(f"n-{n}" for n in range(20)),
         *("n-19", "n-0", "new"),
     ]
-    assert late.contradictions == []
+    assert late.inconsistencies == []
 
 
 async def test_handler_added_at_any_time_misses_no_object(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     late = [RecordingHandler() for _ in range(30)]
     async with running(informer):
-        await wire.say(*(event("ADDED", f"n-{n}", n + 1) for n in range(10)), all_sent(20))
+        await wire.send(*(event("ADDED", f"n-{n}", n + 1) for n in range(10)), all_sent(20))
         for version, witness in enumerate(late, start=21):  # each at another moment
             informer.add_handler(witness)
             kind, name = ("DELETED", f"n-{version % 10}") if version % 3 else ("ADDED", "again")
@@ -288,8 +288,8 @@ async def test_handler_added_at_any_time_misses_no_object(wire: FakeTransport) -
             for _ in range(version % 7):
                 await asyncio.sleep(0)
         await at_rest()
-        held = {ObjectKey("", each["metadata"]["name"]) for each in informer.list()}
-    assert [(set(each.known), each.contradictions) for each in late] == [(held, [])] * 30
+        listed = {ObjectKey("", each["metadata"]["name"]) for each in informer.list()}
+    assert [(set(each.known), each.inconsistencies) for each in late] == [(listed, [])] * 30
 
 
 async def test_handler_added_to_an_empty_informer_is_synced_immediately(
@@ -302,7 +302,7 @@ async def test_received_events_are_processed_before_the_watch_resumes(wire: Fake
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(50)]
-        await wire.say(*initial, all_sent(5), event("ADDED", "late", 7), None)
+        await wire.send(*initial, all_sent(5), event("ADDED", "late", 7), None)
         await at_rest()
     assert wire.queries[1]["resourceVersion"] == "7"
 
@@ -315,7 +315,7 @@ async def test_a_failing_index_function_ends_the_informer(
     )
     with pytest.raises(ExceptionGroup) as raised:
         async with running(informer):
-            await wire.say(event("ADDED", "a", 1))
+            await wire.send(event("ADDED", "a", 1))
     assert raised.group_contains(KeyError)
 
 
@@ -347,12 +347,12 @@ async def test_filtered_object_is_not_cached_and_the_watch_advances(
     witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
-        await wire.say(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
-        await wire.say(event("ADDED", "c", 6), event("MODIFIED", "c", 7), event("DELETED", "a", 8))
+        await wire.send(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
+        await wire.send(event("ADDED", "c", 6), event("MODIFIED", "c", 7), event("DELETED", "a", 8))
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
         assert [each.key.name for each in witness.events] == ["b"]
-        await wire.say(None)
-        await wire.say()
+        await wire.send(None)
+        await wire.send()
     assert wire.queries[-1]["resourceVersion"] == "8"
 
 
@@ -363,24 +363,24 @@ async def test_object_that_stops_matching_the_filter_is_delivered_as_deleted_wit
     witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
-        await wire.say(all_sent(5), event("ADDED", "a", 6, color="red"))
-        await wire.say(event(kind, "a", 7, color="blue"))
+        await wire.send(all_sent(5), event("ADDED", "a", 6, color="red"))
+        await wire.send(event(kind, "a", 7, color="blue"))
         assert (red_ones.list(), red_ones.by_index("color", "red")) == ([], [])
         last = witness.events[-1]
         assert last.old is not None
         assert (last.old.metadata["color"], last.new) == ("red", None)
-        await wire.say(event("MODIFIED", "a", 8, color="red"))
+        await wire.send(event("MODIFIED", "a", 8, color="red"))
         assert (witness.events[-1].old, len(red_ones.list())) == (None, 1)
-    assert witness.contradictions == []
+    assert witness.inconsistencies == []
 
 
 async def test_objects_changed_during_the_initial_list_have_their_final_state(
     wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
     async with running(red_ones):
-        await wire.say(event("ADDED", "a", 1, color="red"), event("ADDED", "b", 2))
-        await wire.say(event("MODIFIED", "a", 6), event("MODIFIED", "b", 7, color="red"))
-        await wire.say(all_sent(8))
+        await wire.send(event("ADDED", "a", 1, color="red"), event("ADDED", "b", 2))
+        await wire.send(event("MODIFIED", "a", 6), event("MODIFIED", "b", 7, color="red"))
+        await wire.send(all_sent(8))
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
 
 
@@ -388,7 +388,7 @@ async def test_a_keep_that_fails_ends_the_informer(wire: FakeTransport, clock: F
     informer = Informer(Client(wire), THINGS, clock=clock, keep=lambda it: it["metadata"]["color"])
     with pytest.raises(ExceptionGroup) as raised:
         async with running(informer):
-            await wire.say(event("ADDED", "a", 1))
+            await wire.send(event("ADDED", "a", 1))
     assert raised.group_contains(KeyError)
 
 
@@ -399,9 +399,9 @@ async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> N
         for each in wires
     )
     async with running(one), running(other):
-        await wires[0].say(event("ADDED", "a", 1), event("ADDED", "b", 2), all_sent(5))
-        await wires[1].say(event("ADDED", "c", 3), all_sent(5))
-        await wires[0].say(event("DELETED", "a", 6))
+        await wires[0].send(event("ADDED", "a", 1), event("ADDED", "b", 2), all_sent(5))
+        await wires[1].send(event("ADDED", "c", 3), all_sent(5))
+        await wires[0].send(event("DELETED", "a", 6))
     value = metrics.registry.get_sample_value
     sizes = [each._store.contents.bytes_held for each in (one, other)]
     assert value("machinery_informer_objects", {"kind": "Thing"}) == 2
@@ -420,7 +420,7 @@ async def test_an_object_that_cannot_be_decoded_does_not_hide_the_others(
     indexes = {"all": lambda _seen: ("all",)}
     informer = Informer(Client(wire), words, clock=clock, indexes=indexes)
     async with running(informer):
-        await wire.say(event("ADDED", "odd", 1), event("ADDED", "even", 2), all_sent(3))
+        await wire.send(event("ADDED", "odd", 1), event("ADDED", "even", 2), all_sent(3))
         assert informer.list() == informer.by_index("all", "all") == ["even"]
         with pytest.raises(ValueError, match="odd"):
             informer.get(ObjectKey("", "odd"))

@@ -77,9 +77,9 @@ async def test_it_has_synced_when_all_have(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(group.run(ready.set, stop))
         waiting = tasks.create_task(group.wait_synced())
-        await wires["n"].say(all_sent(5))
+        await wires["n"].send(all_sent(5))
         assert (group.has_synced, waiting.done(), ready.is_set()) == (False, False, False)
-        await wires["m"].say(all_sent(7))
+        await wires["m"].send(all_sent(7))
         assert (group.has_synced, waiting.done(), ready.is_set()) == (True, True, True)
         stop.set()
 
@@ -96,7 +96,7 @@ async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
     async with running(group):
         await at_rest()
         assert (group.has_synced, group.is_readable()) == (False, False)
-        await wires["n"].say(added("n", "a", 3), all_sent(5))
+        await wires["n"].send(added("n", "a", 3), all_sent(5))
         await group.wait_synced()
         assert group.has_synced
         assert [group.is_readable(each) for each in (None, "m", "n", "x")] == [
@@ -107,7 +107,7 @@ async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
         assert accesses == [("m", "ForbiddenError")], "it is reported once"
         wires["m"].permit()
         await clock.advance(60)
-        await wires["m"].say(added("m", "b", 8), all_sent(9))
+        await wires["m"].send(added("m", "b", 8), all_sent(9))
         assert group.is_readable("m")
         assert accesses == [("m", "ForbiddenError"), ("m", "NoneType")]
     assert {str(key) for key in witness.known} == {"m/b", "n/a"}
@@ -124,7 +124,7 @@ async def test_group_that_is_refused_everywhere_has_not_synced(
         assert (group.has_synced, waiting.done()) == (False, False)
         wires["n"].permit()
         await clock.advance(60)
-        await wires["n"].say(all_sent(5))
+        await wires["n"].send(all_sent(5))
         assert (group.has_synced, waiting.done()) == (True, True)
 
 
@@ -136,11 +136,11 @@ async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
 ) -> None:
     async with running(group):
         for namespace, wire in wires.items():
-            await wire.say(added(namespace, "a", 3), all_sent(5))
+            await wire.send(added(namespace, "a", 3), all_sent(5))
         assert group.is_readable()
         for wire in wires.values():
             wire.refuse(404)
-            await wire.say(None)
+            await wire.send(None)
         await clock.advance(5)
         assert (group.has_synced, group.is_readable(), group.is_readable("m")) == (
             *(True, False, False),
@@ -150,7 +150,7 @@ async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
             wire.permit()
         await clock.advance(5)
         for wire in wires.values():
-            await wire.say(all_sent(9))
+            await wire.send(all_sent(9))
         assert (group.is_readable("m"), group.list()) == (True, [])
 
 
@@ -160,8 +160,8 @@ async def test_reads_use_the_requested_namespace_or_all(
     cache, key = Cache(), ObjectKey("n", "a")
     cache.add(group)
     async with running(cache):
-        await wires["m"].say(added("m", "a", 1), added("m", "b", 2), all_sent(5))
-        await wires["n"].say(added("n", "a", 3), all_sent(7))
+        await wires["m"].send(added("m", "a", 1), added("m", "b", 2), all_sent(5))
+        await wires["n"].send(added("n", "a", 3), all_sent(7))
     assert cache.get(THINGS, key) == group.get(key) == group.cached_object(key).object  # type: ignore[union-attr]
     assert names([group.get(key)]) == ["n/a"]  # type: ignore[list-item]
     assert names(cache.list(THINGS)) == ["m/a", "m/b", "n/a"]
@@ -188,17 +188,17 @@ async def test_late_handler_is_synced_when_all_namespaces_are(
     assert group.add_handler(early).is_set(), "nothing is here yet"
     async with running(group):
         for namespace, wire in wires.items():
-            await wire.say(added(namespace, "a", 1), all_sent(5))
-        # Somebody keeps the informer of the second namespace from telling.
+            await wire.send(added(namespace, "a", 1), all_sent(5))
+        # Delivery of the second namespace's informer is blocked.
         async with group._informers["n"]._turn:
             synced = group.add_handler(late)
             await at_rest()
             assert ([each.key.namespace for each in late.events], synced.is_set()) == (["m"], False)
         await at_rest()
         assert synced.is_set()
-        await wires["m"].say(event("DELETED", "a", 8, namespace="m"))
+        await wires["m"].send(event("DELETED", "a", 8, namespace="m"))
     assert [each.key.namespace for each in late.events] == ["m", "n", "m"]
-    assert (early.known, early.contradictions) == (late.known, [])
+    assert (early.known, early.inconsistencies) == (late.known, [])
 
 
 async def test_if_one_fails_all_end(
@@ -206,7 +206,7 @@ async def test_if_one_fails_all_end(
 ) -> None:
     async def live() -> None:
         async with asyncio.timeout(10), running(group):
-            await wires["m"].say(
+            await wires["m"].send(
                 b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"1"}}}\n'
             )
             await asyncio.Event().wait()
@@ -217,7 +217,7 @@ async def test_if_one_fails_all_end(
 
 
 @pytest.mark.parametrize(
-    ("resource", "namespaces", "asked_for"),
+    ("resource", "namespaces", "requested"),
     [
         (THINGS, ["m", "n", "m"], ["m", "n"]),
         (THINGS, ["m"], ["m"]),
@@ -227,7 +227,7 @@ async def test_if_one_fails_all_end(
     ids=["some", "one", "all", "without-namespaces"],
 )
 def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
-    resource: Resource[Any], namespaces: list[str], asked_for: list[str | None]
+    resource: Resource[Any], namespaces: list[str], requested: list[str | None]
 ) -> None:
     requests: list[str | None] = []
 
@@ -235,9 +235,9 @@ def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
         requests.append(namespace)
         return Informer(Client(FakeTransport()), resource, clock=FakeClock(), namespace=namespace)
 
-    made: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
-    assert requests == asked_for
-    assert isinstance(made, MultiNamespaceInformer) == (requests != [None])
+    result: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
+    assert requests == requested
+    assert isinstance(result, MultiNamespaceInformer) == (requests != [None])
 
 
 def test_description_names_the_namespaces(group: MultiNamespaceInformer[Manifest]) -> None:

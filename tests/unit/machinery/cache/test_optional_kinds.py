@@ -1,4 +1,4 @@
-"""Kinds that come later, on time that passes when told to."""
+"""Kinds that are installed later, with a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -53,10 +53,10 @@ class Discovery(FakeTransport):
 
     async def sync(self) -> None:
         """Let the newest informer know all."""
-        await self.say(all_sent(5))
+        await self.send(all_sent(5))
 
 
-class Scene:
+class Setup:
     """Late kinds beside a cache that runs."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Scene:
             self.stop.set()
 
     async def next_round(self) -> float:
-        """Let time pass until the kinds have been asked for again; how long it was."""
+        """Let time pass until the next discovery; return the delay."""
         [until] = self.clock.sleeping
         pause = until - self.clock.monotonic()
         await self.clock.advance(pause)
@@ -94,8 +94,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def setup() -> Setup:
+    return Setup()
 
 
 @pytest.fixture
@@ -104,72 +104,72 @@ def logs() -> Iterator[list[Any]]:
         yield captured  # type: ignore[misc]
 
 
-async def test_no_installed_kind_is_ready_after_one_discovery(scene: Scene) -> None:
-    async with scene.running() as late:
-        assert scene.ready.is_set()
-        assert scene.wire.requests == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
-        assert (scene.installed, late.installed(LAMPS)) == ([], False)
+async def test_no_installed_kind_is_ready_after_one_discovery(setup: Setup) -> None:
+    async with setup.running() as late:
+        assert setup.ready.is_set()
+        assert setup.wire.requests == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
+        assert (setup.installed, late.installed(LAMPS)) == ([], False)
 
 
-async def test_a_kind_that_is_there_at_the_start_has_synced_when_it_is_ready(scene: Scene) -> None:
-    scene.wire.served = {LAMPS}
-    async with scene.running() as late:
-        assert (scene.ready.is_set(), late.installed(LAMPS), scene.installed) == (False, False, [])
-        await scene.wire.sync()
-        assert (scene.ready.is_set(), late.installed(LAMPS)) == (True, True)
-        assert (scene.installed, scene.cache.list(LAMPS)) == ([LAMPS], [])
+async def test_a_kind_that_is_there_at_the_start_has_synced_when_it_is_ready(setup: Setup) -> None:
+    setup.wire.served = {LAMPS}
+    async with setup.running() as late:
+        assert (setup.ready.is_set(), late.installed(LAMPS), setup.installed) == (False, False, [])
+        await setup.wire.sync()
+        assert (setup.ready.is_set(), late.installed(LAMPS)) == (True, True)
+        assert (setup.installed, setup.cache.list(LAMPS)) == ([LAMPS], [])
         assert not late.installed(CHAIRS)
 
 
-async def test_callback_for_a_kind_can_read_all_synced_kinds(scene: Scene) -> None:
+async def test_callback_for_a_kind_can_read_all_synced_kinds(setup: Setup) -> None:
     others = FakeTransport()
-    scene.wire.served = {LAMPS}
-    scene.cache.add(Informer(Client(others), OTHERS, clock=FakeClock()))
-    async with scene.running(on_installed=lambda _: scene.cache.list(OTHERS)):
-        await scene.wire.sync()
-        assert not scene.ready.is_set()
-        await others.say(all_sent(5))
-        assert scene.ready.is_set()
+    setup.wire.served = {LAMPS}
+    setup.cache.add(Informer(Client(others), OTHERS, clock=FakeClock()))
+    async with setup.running(on_installed=lambda _: setup.cache.list(OTHERS)):
+        await setup.wire.sync()
+        assert not setup.ready.is_set()
+        await others.send(all_sent(5))
+        assert setup.ready.is_set()
 
 
-async def test_kind_installed_later_is_announced_once_after_sync(scene: Scene) -> None:
-    async with scene.running() as late:
-        scene.wire.served = {CHAIRS}
-        await scene.next_round()
-        assert (scene.installed, late.installed(CHAIRS)) == ([], False)
-        await scene.wire.sync()
-        assert (scene.installed, late.installed(CHAIRS)) == ([CHAIRS], True)
-        assert scene.cache.list(CHAIRS) == []
-        await scene.next_round()
-        assert scene.installed == [CHAIRS]
+async def test_kind_installed_later_is_announced_once_after_sync(setup: Setup) -> None:
+    async with setup.running() as late:
+        setup.wire.served = {CHAIRS}
+        await setup.next_round()
+        assert (setup.installed, late.installed(CHAIRS)) == ([], False)
+        await setup.wire.sync()
+        assert (setup.installed, late.installed(CHAIRS)) == ([CHAIRS], True)
+        assert setup.cache.list(CHAIRS) == []
+        await setup.next_round()
+        assert setup.installed == [CHAIRS]
 
 
 async def test_kind_that_does_not_sync_does_not_block_discovery_of_others(
-    scene: Scene,
+    setup: Setup,
 ) -> None:
-    async with scene.running() as late:
-        scene.wire.served = {LAMPS}
-        await scene.next_round()
-        scene.wire.served = {LAMPS, CHAIRS}
-        await scene.next_round()
-        await scene.wire.sync()
-        assert (late.installed(LAMPS), scene.installed) == (False, [CHAIRS])
+    async with setup.running() as late:
+        setup.wire.served = {LAMPS}
+        await setup.next_round()
+        setup.wire.served = {LAMPS, CHAIRS}
+        await setup.next_round()
+        await setup.wire.sync()
+        assert (late.installed(LAMPS), setup.installed) == (False, [CHAIRS])
 
 
 async def test_pauses_grow_from_a_second_to_half_a_minute_and_end_with_the_last_kind(
-    scene: Scene,
+    setup: Setup,
 ) -> None:
-    async with scene.running():
-        waited = [await scene.next_round() for _ in range(8)]
+    async with setup.running():
+        waited = [await setup.next_round() for _ in range(8)]
         for pause, around in zip(waited, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
             assert around * 0.9 <= pause <= around * 1.1
         assert len(set(waited[-3:])) == 3, "no two processes keep asking together"
-        scene.wire.served = {LAMPS, CHAIRS}
-        await scene.next_round()
-        asked = len(scene.wire.requests)
-        await scene.clock.advance(1000)
-        assert (scene.clock.sleeping, len(scene.wire.requests)) == ([], asked)
-        assert not scene.stop.is_set(), "it goes on, with nothing to do"
+        setup.wire.served = {LAMPS, CHAIRS}
+        await setup.next_round()
+        asked = len(setup.wire.requests)
+        await setup.clock.advance(1000)
+        assert (setup.clock.sleeping, len(setup.wire.requests)) == ([], asked)
+        assert not setup.stop.is_set(), "it goes on, with nothing to do"
 
 
 def test_chance_is_an_argument() -> None:
@@ -177,19 +177,19 @@ def test_chance_is_an_argument() -> None:
     assert next(one) == next(same) != next(other)
 
 
-@pytest.mark.parametrize("trouble", [TransportError("gone"), 500, 503, 403, 401, 429])
-async def test_failed_discovery_is_retried(scene: Scene, trouble: int | TransportError) -> None:
-    scene.wire.served, scene.wire.trouble = {LAMPS}, trouble
-    async with scene.running() as late:
-        assert scene.ready.is_set()
-        scene.wire.trouble = None
-        await scene.next_round()
-        await scene.wire.sync()
+@pytest.mark.parametrize("failure", [TransportError("gone"), 500, 503, 403, 401, 429])
+async def test_failed_discovery_is_retried(setup: Setup, failure: int | TransportError) -> None:
+    setup.wire.served, setup.wire.trouble = {LAMPS}, failure
+    async with setup.running() as late:
+        assert setup.ready.is_set()
+        setup.wire.trouble = None
+        await setup.next_round()
+        await setup.wire.sync()
         assert late.installed(LAMPS)
 
 
-async def test_only_changed_discovery_results_are_logged(scene: Scene, logs: list[Any]) -> None:
-    def said() -> list[tuple[str, str, str]]:
+async def test_only_changed_discovery_results_are_logged(setup: Setup, logs: list[Any]) -> None:
+    def log_entries() -> list[tuple[str, str, str]]:
         entries = [
             (each["kind"], each["result"], each["log_level"])
             for each in logs
@@ -199,56 +199,56 @@ async def test_only_changed_discovery_results_are_logged(scene: Scene, logs: lis
         return entries
 
     lamp, chair = LAMPS.group_kind, CHAIRS.group_kind
-    async with scene.running():
-        assert said() == [(lamp, "missing", "info"), (chair, "missing", "info")]
-        await scene.next_round()
-        assert said() == []
-        scene.wire.trouble = 503
-        await scene.next_round()
-        assert said() == [(lamp, "unknown", "warning"), (chair, "unknown", "warning")]
-        scene.wire.trouble = 500
-        await scene.next_round()
-        assert said() == []
-        scene.wire.trouble, scene.wire.served = None, {LAMPS}
-        await scene.next_round()
-        assert said() == [(lamp, "served", "info"), (chair, "missing", "info")]
+    async with setup.running():
+        assert log_entries() == [(lamp, "missing", "info"), (chair, "missing", "info")]
+        await setup.next_round()
+        assert log_entries() == []
+        setup.wire.trouble = 503
+        await setup.next_round()
+        assert log_entries() == [(lamp, "unknown", "warning"), (chair, "unknown", "warning")]
+        setup.wire.trouble = 500
+        await setup.next_round()
+        assert log_entries() == []
+        setup.wire.trouble, setup.wire.served = None, {LAMPS}
+        await setup.next_round()
+        assert log_entries() == [(lamp, "served", "info"), (chair, "missing", "info")]
 
 
-async def test_failures_are_logged(scene: Scene, logs: list[Any]) -> None:
-    scene.wire.trouble = TransportError("nobody there")
-    async with scene.running():
+async def test_failures_are_logged(setup: Setup, logs: list[Any]) -> None:
+    setup.wire.trouble = TransportError("nobody there")
+    async with setup.running():
         assert [each["error"] for each in logs] == ["nobody there"] * 2
 
 
-async def test_a_kind_that_is_there_at_the_start_and_cannot_be_read_is_named(scene: Scene) -> None:
-    scene.wire.served, scene.cache = {LAMPS}, Cache(sync_timeout=0.05)
+async def test_a_kind_that_is_there_at_the_start_and_cannot_be_read_is_named(setup: Setup) -> None:
+    setup.wire.served, setup.cache = {LAMPS}, Cache(sync_timeout=0.05)
 
     async def live() -> None:
-        async with asyncio.timeout(10), scene.running():
+        async with asyncio.timeout(10), setup.running():
             await asyncio.Event().wait()
 
     with pytest.raises(ExceptionGroup) as raised:
         await live()
     assert raised.group_contains(NotSyncedError, match=f"waited 0.05 s for {LAMPS.group_kind}: ")
-    assert not scene.ready.is_set()
+    assert not setup.ready.is_set()
 
 
-async def test_it_stops_while_it_waits_for_a_kind_to_sync(scene: Scene) -> None:
-    scene.wire.served = {LAMPS}
-    async with scene.running():
+async def test_it_stops_while_it_waits_for_a_kind_to_sync(setup: Setup) -> None:
+    setup.wire.served = {LAMPS}
+    async with setup.running():
         pass
-    assert (scene.ready.is_set(), scene.installed) == (False, [])
+    assert (setup.ready.is_set(), setup.installed) == (False, [])
 
 
-async def test_a_callback_that_fails_ends_it(scene: Scene) -> None:
+async def test_a_callback_that_fails_ends_it(setup: Setup) -> None:
     def fail(resource: Resource[Any]) -> None:
         raise LookupError(resource.kind)
 
     async def live() -> None:
-        async with scene.running(on_installed=fail):
-            scene.wire.served = {LAMPS}
-            await scene.next_round()
-            await scene.wire.sync()
+        async with setup.running(on_installed=fail):
+            setup.wire.served = {LAMPS}
+            await setup.next_round()
+            await setup.wire.sync()
 
     with pytest.raises(ExceptionGroup) as raised:
         await live()

@@ -16,7 +16,7 @@ REDUCTION = Reduction(spec=("suspend", "runtimeRef"), status=("rows",), prefix="
 KIB = 1024
 
 
-def made(manifest: Manifest) -> CachedObject[Any]:
+def cached(manifest: Manifest) -> CachedObject[Any]:
     maker: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
     return maker.make(manifest)
 
@@ -29,13 +29,13 @@ def thing(*, metadata: Manifest | None = None, **fields: Any) -> dict[str, Any]:
 
 def test_object_below_the_bound_is_held_whole() -> None:
     manifest = thing(spec={"args": ["x" * (LARGE // 2)]})
-    entry = made(manifest)
+    entry = cached(manifest)
     assert not entry.is_reduced
     assert entry.manifest == manifest
 
 
 def test_large_object_is_held_by_its_identity_and_the_named_fields() -> None:
-    entry = made(
+    entry = cached(
         thing(
             metadata={"generation": 3, "labels": {"app": "x"}},
             spec={"suspend": True, "runtimeRef": {"name": "torch"}, "args": ["x" * LARGE]},
@@ -59,7 +59,7 @@ def test_own_metadata_of_a_large_object_takes_less_than_an_object_held_whole() -
         "annotations": dict.fromkeys(keys, "\N{GRINNING FACE}" * 253),
         "finalizers": keys,
     }
-    entry = made(thing(metadata=metadata, spec={"args": ["x" * LARGE]}))
+    entry = cached(thing(metadata=metadata, spec={"args": ["x" * LARGE]}))
     assert entry.is_reduced
     assert entry.size < LARGE // 4
 
@@ -79,8 +79,8 @@ def test_index_functions_are_given_the_whole_of_a_large_object() -> None:
 def test_change_of_omitted_metadata_is_still_seen(field: str) -> None:
     values = {f"key-{n}": "x" * 60 for n in range(1000)}
     kept = {"example.com/plan": "1"}
-    before = made(thing(metadata={field: {**values, **kept}})).metadata[field]
-    after = made(thing(metadata={field: {**values, **kept, "key-7": "y"}})).metadata[field]
+    before = cached(thing(metadata={field: {**values, **kept}})).metadata[field]
+    after = cached(thing(metadata={field: {**values, **kept, "key-7": "y"}})).metadata[field]
     assert before != after
     assert before["example.com/plan"] == after["example.com/plan"] == "1"
 
@@ -89,7 +89,7 @@ def test_own_finalizer_and_controller_of_a_large_object_are_held() -> None:
     owners = [{"kind": "Thing", "name": f"n-{n}", "uid": f"{n}"} for n in range(1000)]
     owners[500] = {**owners[500], "controller": True}  # type: ignore[dict-item]
     finalizers = [*(f"other.com/{n}" for n in range(1000)), "example.com/in-use"]
-    held = made(thing(metadata={"ownerReferences": owners, "finalizers": finalizers})).metadata
+    held = cached(thing(metadata={"ownerReferences": owners, "finalizers": finalizers})).metadata
     assert held["ownerReferences"] == [owners[500]]
     assert "example.com/in-use" in held["finalizers"]
 
@@ -122,7 +122,7 @@ def test_entries_of_any_objects_are_bounded(
     suspend: Any, reference: Any, rows: Any, conditions: Any, label: int
 ) -> None:
     labels = {f"example.com/{n}": "x" * label for n in range(20)}
-    entry = made(
+    entry = cached(
         thing(
             metadata={"labels": {**labels, "example.com/" + "x" * label: "b"}},
             spec={"suspend": grown(suspend), "runtimeRef": grown(reference), "a": "x" * LARGE},
@@ -136,7 +136,7 @@ def test_entries_of_any_objects_are_bounded(
 
 
 def test_decoded_objects_are_cached_up_to_a_size_and_evicted_by_last_use() -> None:
-    entries = [made(thing(metadata={"name": f"n{n}"})) for n in range(3)]
+    entries = [cached(thing(metadata={"name": f"n{n}"})) for n in range(3)]
     decoded: Decoded[Any] = Decoded(most=2 * entries[0].size)
     first, second, third = ([f"object {n}"] for n in range(3))
     assert decoded.of(entries[0], lambda: first) is first

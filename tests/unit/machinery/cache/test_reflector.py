@@ -1,4 +1,4 @@
-"""What is asked of the server next, after all that can happen."""
+"""The next request of the reflector after every kind of event."""
 
 from random import Random
 
@@ -85,7 +85,7 @@ def test_after_a_watch(ended: WatchEnded, then: tuple[Action, bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broke", "then"),
+    ("stream_error", "then"),
     [
         (StreamBroke(FIRST, 0.0, LOST), (FIRST, True)),
         (StreamBroke(FIRST, 5.0, LOST), (ListInPages("", "initial"), True)),
@@ -103,8 +103,10 @@ def test_after_a_watch(ended: WatchEnded, then: tuple[Action, bool]) -> None:
         (StreamBroke(AGAIN, 3.0, AHEAD), (ListAsStream("", "expired"), False)),
     ],
 )
-def test_after_a_streamed_list_that_broke(broke: StreamBroke, then: tuple[Action, bool]) -> None:
-    assert after(broke) == then
+def test_after_a_streamed_list_that_broke(
+    stream_error: StreamBroke, then: tuple[Action, bool]
+) -> None:
+    assert after(stream_error) == then
 
 
 PAGES = ListInPages("9", "error")
@@ -133,7 +135,7 @@ def test_after_a_list_it_watches_from_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "then"),
+    ("received", "then"),
     [
         ("9", (Watch("9"), False)),
         ("10", (Watch("9"), False)),
@@ -142,9 +144,9 @@ def test_after_a_list_it_watches_from_there() -> None:
     ],
 )
 def test_a_server_whose_history_ends_before_ours_is_listed_anew(
-    told: str | KubeError, then: tuple[Action, bool]
+    received: str | KubeError, then: tuple[Action, bool]
 ) -> None:
-    assert after(VersionRead(told)) == then
+    assert after(VersionRead(received)) == then
 
 
 def test_retry_after_is_the_minimum_delay() -> None:
@@ -153,11 +155,11 @@ def test_retry_after_is_the_minimum_delay() -> None:
 
 
 def test_delays_double_up_to_half_a_minute_and_reset_after_two_error_free_ones() -> None:
-    class NoChance(Random):
+    class NoJitter(Random):
         def random(self) -> float:
             return 0.0
 
-    delays = Delays(NoChance())
+    delays = Delays(NoJitter())
     assert [delays.next(float(now)) for now in range(8)] == [
         *(0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0)
     ]

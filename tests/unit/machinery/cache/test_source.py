@@ -15,18 +15,18 @@ class Listener:
     def __init__(self) -> None:
         self.requests: dict[str, Any] = {}
 
-    async def list(self, _resource: Any, **asked: Any) -> Page:
-        self.requests = asked
+    async def list(self, _resource: Any, **requested: Any) -> Page:
+        self.requests = requested
         return Page([], "17")
 
 
 @pytest.mark.parametrize(
-    ("selected", "asked"), [(None, NO_OBJECT), ("metadata.name=ours", "metadata.name=ours")]
+    ("selected", "requested"), [(None, NO_OBJECT), ("metadata.name=ours", "metadata.name=ours")]
 )
 async def test_version_request_needs_only_watch_permissions(
-    selected: str | None, asked: str
+    selected: str | None, requested: str
 ) -> None:
     listener = Listener()
     source = Source(cast("Client", listener), CONFIG_MAPS, "ns", field_selector=selected)
     assert await source.version() == "17"
-    assert listener.requests == {"namespace": "ns", "field_selector": asked}
+    assert listener.requests == {"namespace": "ns", "field_selector": requested}

@@ -70,8 +70,8 @@ def test_managed_fields_are_stripped_and_the_rest_is_unchanged() -> None:
 
 def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> None:
     entry = thing("a", 1)
-    spoiled: Any = entry.object
-    spoiled["metadata"]["name"] = "b"
+    mutated: Any = entry.object
+    mutated["metadata"]["name"] = "b"
     assert entry.object["metadata"]["name"] == "a"
 
 
@@ -195,7 +195,7 @@ def test_relist_delivers_missed_deletes_first_and_skips_unchanged_objects() -> N
     store = store_of(thing("same", 1), thing("changed", 2), thing("gone", 3), thing("z-gone", 4))
     listed = contents_of(thing("added", 6), thing("same", 1), thing("changed", 5))
     changes = store.replace(listed, "7")
-    # Readers see the new state before the first handler is told of it.
+    # Readers get the new state before the first handler is called.
     assert store.contents is listed
     events = [(each.key.name, versions(each), each.initial) for each in changes]
     assert events == [
@@ -251,8 +251,12 @@ def test_store_matches_a_dict_under_random_operations(
             )
             changes = list(store.replace(listed, str(version)))
         else:
-            news = {"put": store.upsert, "delete": store.delete, "drop": partial(drop, store)}
-            changes = [news[verb](entry)]  # type: ignore[list-item]
+            write_methods = {
+                "put": store.upsert,
+                "delete": store.delete,
+                "drop": partial(drop, store),
+            }
+            changes = [write_methods[verb](entry)]  # type: ignore[list-item]
         for change in filter(None, changes):
             where = change.key.namespace, change.key.name
             assert (change.old is None) == (where not in fields) or change.new is None

@@ -31,7 +31,7 @@ def configuration(*webhooks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Turn:
+class Step:
     """Gives way once, so that who drives the coroutines decides who goes on."""
 
     def __await__(self) -> Generator[None, None, None]:
@@ -39,13 +39,13 @@ class Turn:
 
 
 class Server:
-    """What is there, and when each bundle was told."""
+    """The objects, and the time of each bundle."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._version = 0
         self.objects: dict[ObjectKey, Manifest] = {}
-        self.told: list[tuple[float, list[bytes]]] = []  # the bundles, and from when on
+        self.bundles_seen: list[tuple[float, list[bytes]]] = []  # the bundles, and from when on
         self.refusals: dict[str, ApiError] = {}  # by method and kind
         self.writes: list[str] = []
 
@@ -56,7 +56,7 @@ class Server:
         stored = {**manifest, "metadata": {**metadata, "resourceVersion": str(self._version)}}
         self.objects[_key(manifest)] = stored
         if manifest["kind"] == CONFIGURATION.resource.kind:
-            self.told.append((self._clock.monotonic(), CONFIGURATION.bundles(manifest)))
+            self.bundles_seen.append((self._clock.monotonic(), CONFIGURATION.bundles(manifest)))
         return stored
 
     def fill_secret(self, content: Mapping[str, bytes]) -> None:
@@ -70,13 +70,13 @@ class Server:
 
     @property
     def bundles(self) -> list[bytes]:
-        """What is told now."""
+        """The current bundles."""
         return CONFIGURATION.bundles(self.objects.get(CONFIGURATION.key, {}))
 
-    def heard_by(self, lag: float) -> list[bytes]:
-        """What a client knows that hears of everything so much later."""
+    def bundles_at(self, lag: float) -> list[bytes]:
+        """The bundles of a client that receives changes with a delay of `lag`."""
         moment = self._clock.monotonic() - lag
-        return [bundles for at, bundles in self.told if at <= moment or at == 0][-1]
+        return [bundles for at, bundles in self.bundles_seen if at <= moment or at == 0][-1]
 
     def client(self) -> Client:
         """A client that gives way before each request."""
@@ -93,14 +93,14 @@ class _Client:
         self._server = server
 
     async def get(self, resource: Resource[Manifest], key: ObjectKey) -> Manifest:
-        await Turn()
+        await Step()
         self._server.refuse("get", resource)
         if key not in self._server.objects:
             raise NotFoundError(404, "NotFound", f"{key} is not there")
         return self._server.objects[key]
 
     async def create(self, resource: Resource[Manifest], manifest: Manifest) -> Manifest:
-        await Turn()
+        await Step()
         self._server.refuse("create", resource)
         if _key(manifest) in self._server.objects:
             raise AlreadyExistsError(409, "AlreadyExists", "it is there")
@@ -108,12 +108,12 @@ class _Client:
         return self._server.put(manifest)
 
     async def update(self, resource: Resource[Manifest], manifest: Manifest) -> Manifest:
-        await Turn()
+        await Step()
         self._server.refuse("update", resource)
-        there = self._server.objects.get(_key(manifest))
-        if there is None:
+        existing = self._server.objects.get(_key(manifest))
+        if existing is None:
             raise NotFoundError(404, "NotFound", f"{_key(manifest)} is not there")
-        if there["metadata"]["resourceVersion"] != manifest["metadata"]["resourceVersion"]:
+        if existing["metadata"]["resourceVersion"] != manifest["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", "it has changed")
         self._server.writes.append(f"update {resource.kind}")
         return self._server.put(manifest)

@@ -31,7 +31,7 @@ from kftrainer.machinery.certs.x509 import certificates_in, key_pem, pem_of
 from tests.support.certificates import (
     ELSEWHERE,
     IDENTITY,
-    STRANGER,
+    OTHER_IDENTITY,
     Pair,
     authority,
     content,
@@ -65,32 +65,32 @@ def seconds_trusted(
     return {each.certificate: seconds for each in pairs}
 
 
-class TestFromNothing:
+class TestEmptyContent:
     def test_authority_and_certificate_are_created(self) -> None:
         stored = understood(renewed({}))
         assert stored.leaf is not None
         assert list(stored.authorities) == [stored.issuer] == [stored.leaf.issuer]
 
     def test_the_authority_signs_certificates_and_nothing_else(self) -> None:
-        made = understood(renewed({})).authorities[0]
-        usage = made.extensions.get_extension_for_class(x509.KeyUsage).value
+        created = understood(renewed({})).authorities[0]
+        usage = created.extensions.get_extension_for_class(x509.KeyUsage).value
         assert (usage.key_cert_sign, usage.crl_sign) == (True, True)
         assert not any((usage.digital_signature, usage.key_encipherment, usage.key_agreement))
-        assert made.subject.rfc4514_string() == "CN=our-ca,O=our-organization"
-        assert made.not_valid_before_utc == NOW - timedelta(hours=1)
-        assert made.not_valid_after_utc == NOW + timedelta(days=3650)
+        assert created.subject.rfc4514_string() == "CN=our-ca,O=our-organization"
+        assert created.not_valid_before_utc == NOW - timedelta(hours=1)
+        assert created.not_valid_after_utc == NOW + timedelta(days=3650)
 
     def test_the_certificate_is_for_the_server_alone(self) -> None:
         stored = understood(renewed({}))
         assert stored.leaf is not None
-        made = stored.leaf.certificate
-        names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        created = stored.leaf.certificate
+        names = created.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert names.get_values_for_type(x509.DNSName) == ["hooks.ours.svc"]
         assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
-        usages = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        usages = created.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert list(usages) == [x509.ExtendedKeyUsageOID.SERVER_AUTH]
-        assert made.not_valid_before_utc == NOW - timedelta(hours=1)
-        assert made.not_valid_after_utc == NOW + timedelta(days=365)
+        assert created.not_valid_before_utc == NOW - timedelta(hours=1)
+        assert created.not_valid_after_utc == NOW + timedelta(days=365)
         assert isinstance(stored.leaf.key.curve, ec.SECP256R1)
 
     def test_no_two_serial_numbers_are_the_same(self) -> None:
@@ -109,7 +109,7 @@ class TestFromNothing:
         assert read(renewal.content, identity, NOW).leaf is not None
 
 
-class TestWhatIsGood:
+class TestValidContent:
     def test_is_unchanged(self) -> None:
         assert renewed(content(GOOD, SHOWN), [GOOD.pem], seconds_trusted(GOOD)) is None
 
@@ -142,7 +142,7 @@ def _rsa_authority() -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     return builder.sign(key, hashes.SHA256()), key
 
 
-class TestACertificateThatWillExpire:
+class TestExpiringCertificate:
     def test_is_replaced_ninety_days_before(self) -> None:
         for days_left, is_due in ((90.1, False), (89.9, True)):
             held = content(GOOD, leaf(GOOD, NOW, days_left))
@@ -168,7 +168,7 @@ class TestACertificateThatWillExpire:
         assert issued.certificate.not_valid_after_utc == ca.certificate.not_valid_after_utc
 
 
-class TestAnAuthorityThatWillExpire:
+class TestExpiringAuthority:
     OLD = authority(NOW, days_left=400)
     HELD = content(OLD, leaf(OLD, NOW, 200))
 
@@ -241,11 +241,11 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("damaged_files", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_certificate_is_replaced_at_once_by_the_same_authority(
-    damage: Mapping[str, bytes],
+    damaged_files: Mapping[str, bytes],
 ) -> None:
-    after = understood(renewed({**content(GOOD, SHOWN), **damage}, [GOOD.pem]))
+    after = understood(renewed({**content(GOOD, SHOWN), **damaged_files}, [GOOD.pem]))
     assert after.leaf is not None
     assert (after.leaf.issuer, list(after.authorities)) == (GOOD.certificate, [GOOD.certificate])
 
@@ -258,7 +258,7 @@ def test_a_missing_half_is_replaced_at_once(missing: str) -> None:
     assert after.leaf.issuer == GOOD.certificate
 
 
-class TestAnAuthorityThatIsLost:
+class TestMissingAuthorityKey:
     @pytest.mark.parametrize(
         "key", [b"", b"garbage", OTHER.key_pem], ids=["no", "bad", "another's"]
     )
@@ -295,9 +295,9 @@ class TestAnAuthorityThatIsLost:
         assert after.issuer == OTHER.certificate
 
     def test_foreign_certificates_in_a_bundle_are_not_adopted(self) -> None:
-        stranger = authority(NOW, identity=STRANGER)
-        after = understood(renewed({}, [stranger.pem]))
-        assert stranger.certificate not in after.authorities
+        other_authority = authority(NOW, identity=OTHER_IDENTITY)
+        after = understood(renewed({}, [other_authority.pem]))
+        assert other_authority.certificate not in after.authorities
 
     def test_bundle_size_is_bounded_after_repeated_deletion(self) -> None:
         bundle = b""
@@ -326,7 +326,7 @@ def _shown(pair: Pair, by: Pair) -> Stored:
     return read(content(by, pair), IDENTITY, NOW)
 
 
-class TestWhatIsShown:
+class TestServedCertificates:
     def test_anything_is_better_than_nothing(self) -> None:
         new = _shown(SHOWN, GOOD).leaf
         assert new is not None
@@ -361,7 +361,7 @@ class TestWhatIsShown:
 
 AUTHORITIES = [
     *(GOOD, OTHER, authority(NOW, 400), authority(NOW, 30), authority(NOW, -1)),
-    *(authority(NOW, 3660), authority(NOW, identity=STRANGER)),
+    *(authority(NOW, 3660), authority(NOW, identity=OTHER_IDENTITY)),
 ]
 LEAVES = [
     leaf(each, NOW, days_left, identity)
@@ -370,11 +370,11 @@ LEAVES = [
     for identity in (IDENTITY, ELSEWHERE)
     if each.certificate.not_valid_after_utc > NOW
 ] + [leaf(GOOD, NOW, -1), leaf(GOOD, NOW, 370), SHOWN]
-SCRAPS = st.one_of(st.just(b""), st.just(GARBAGE), st.binary(max_size=60))
+FRAGMENTS = st.one_of(st.just(b""), st.just(GARBAGE), st.binary(max_size=60))
 CERTIFICATES = st.lists(
-    st.one_of(st.sampled_from([each.pem for each in AUTHORITIES + LEAVES]), SCRAPS), max_size=4
+    st.one_of(st.sampled_from([each.pem for each in AUTHORITIES + LEAVES]), FRAGMENTS), max_size=4
 ).map(b"".join)
-KEYS = st.one_of(st.sampled_from([each.key_pem for each in AUTHORITIES + LEAVES]), SCRAPS)
+KEYS = st.one_of(st.sampled_from([each.key_pem for each in AUTHORITIES + LEAVES]), FRAGMENTS)
 PAIRS = st.sampled_from(AUTHORITIES + LEAVES).map(lambda each: (each.pem, each.key_pem))
 HALVES = st.one_of(PAIRS, st.tuples(CERTIFICATES, KEYS))
 

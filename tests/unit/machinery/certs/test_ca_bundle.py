@@ -1,4 +1,4 @@
-"""Whom webhooks trust, in configurations that others write as well."""
+"""CA bundles of webhooks, in configurations that other clients write as well."""
 
 from base64 import b64encode
 from typing import Any
@@ -19,10 +19,13 @@ def trusting(*webhooks: Any) -> Any:
 
 
 def test_bundle_is_written_to_all_webhooks_of_our_service() -> None:
-    told = trusting(webhook("a", path="/a"), webhook("b", caBundle=""))
-    assert CONFIGURATION.bundles(told) == [ONE.pem + OTHER.pem] * 2
-    assert told["webhooks"][0]["clientConfig"]["service"] == {"namespace": "ours", "name": "hooks"}
-    assert told["webhooks"][0]["clientConfig"]["path"] == "/a"
+    trusted_bundles = trusting(webhook("a", path="/a"), webhook("b", caBundle=""))
+    assert CONFIGURATION.bundles(trusted_bundles) == [ONE.pem + OTHER.pem] * 2
+    assert trusted_bundles["webhooks"][0]["clientConfig"]["service"] == {
+        "namespace": "ours",
+        "name": "hooks",
+    }
+    assert trusted_bundles["webhooks"][0]["clientConfig"]["path"] == "/a"
 
 
 def test_a_service_of_the_same_name_elsewhere_is_another_one() -> None:
@@ -50,16 +53,19 @@ def test_configurations_without_the_authority_are_found() -> None:
     both = webhook("a", caBundle=b64encode(ONE.pem + OTHER.pem).decode())
     one = webhook("b", caBundle=b64encode(ONE.pem).decode())
     theirs = webhook("theirs", ObjectKey("theirs", "hooks"))
-    seen = {CONFIGURATION: configuration(both, one, theirs)}
-    assert first_without(ONE.certificate, seen) is None
-    assert first_without(OTHER.certificate, seen) == CONFIGURATION
+    configurations = {CONFIGURATION: configuration(both, one, theirs)}
+    assert first_without(ONE.certificate, configurations) is None
+    assert first_without(OTHER.certificate, configurations) == CONFIGURATION
     assert first_without(ONE.certificate, {CONFIGURATION: configuration(webhook("a"))})
     assert first_without(ONE.certificate, {CONFIGURATION: None}) is None
 
 
 def test_how_a_bundle_is_written_does_not_matter() -> None:
-    told = trusting(webhook("a"))
-    assert CONFIGURATION.with_authorities(told, [ONE.certificate, OTHER.certificate]) is None
+    trusted_bundles = trusting(webhook("a"))
+    assert (
+        CONFIGURATION.with_authorities(trusted_bundles, [ONE.certificate, OTHER.certificate])
+        is None
+    )
     with_comments = webhook("a", caBundle="")
     text = b"# one\n" + ONE.pem + b"\n# other\n" + OTHER.pem
     with_comments["clientConfig"]["caBundle"] = b64encode(text).decode()

@@ -48,9 +48,9 @@ from tests.unit.machinery.certs.certificate_server import (
     webhook,
 )
 
-# How much later than we do a client may hear of a change: never, and just in time.
+# Delay until a client receives a change: none, and the maximum.
 LAGS = (0.0, SETTLED_AFTER / 2, SETTLED_AFTER - 1)
-REST_WITHIN = 40  # looks of each replica
+SETTLED_WITHIN = 40  # looks of each replica
 GOOD = authority(START)
 SHOWN = leaf(GOOD, START)
 METRICS = Metrics()
@@ -91,19 +91,19 @@ class Replica:
         return False
 
     def look(self) -> bool:
-        """Let it see to everything that it knows of; whether it is content."""
+        """Run one check; return whether it succeeded."""
         while not self.step():
             pass
         return self.is_content
 
-    def die(self) -> None:
+    def restart(self) -> None:
         if self._look is not None:
             self._look.close()
             self._look = None
 
 
 def pass_time(clock: FakeClock, seconds: float) -> None:
-    clock._time += seconds  # nobody sleeps here
+    clock._time += seconds  # no task sleeps here
 
 
 class World:
@@ -118,14 +118,14 @@ class World:
         return Replica(self.server, self.clock)
 
     def restart(self, number: int) -> None:
-        self.replicas[number].die()
+        self.replicas[number].restart()
         self.replicas[number] = self.new_replica()
 
     def check(self) -> None:
         """Whatever a replica shows, every client trusts."""
         for number, replica in enumerate(self.replicas):
             for lag in LAGS:
-                for bundle in self.server.heard_by(lag) if replica.shown else ():
+                for bundle in self.server.bundles_at(lag) if replica.shown else ():
                     assert replica.shown is not None
                     assert replica.shown.issuer in certificates_in(bundle), (
                         f"replica {number} is not trusted by a client that is {lag} s behind"
@@ -133,10 +133,10 @@ class World:
             if replica.shown is not None:
                 assert replica.serving.missing() is None, f"replica {number} is not ready"
 
-    def come_to_rest(self) -> None:
+    def settle(self) -> None:
         """Let all replicas look until none has anything left to do."""
-        for number in range(REST_WITHIN):
-            # They wait between looks, and for longer if somebody has undone what they did.
+        for number in range(SETTLED_WITHIN):
+            # They wait between checks, and longer after another client has reverted their writes.
             pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
             before = self.server._version
             contents = [replica.look() for replica in self.replicas]
@@ -149,7 +149,7 @@ class World:
         """Let time pass as it does: everybody looks now and then."""
         for _ in range(2):
             pass_time(self.clock, seconds / 2)
-            self.come_to_rest()
+            self.settle()
 
     def check_all_is_well(self) -> None:
         stored = read(self.server.content, IDENTITY, self.clock.now())
@@ -169,7 +169,7 @@ def bundle_of(*authorities: Any) -> str:
 
 
 def running_world(days_left: float = 3650) -> World:
-    """Two replicas that have run for a while, with an authority that has so many days left."""
+    """Two replicas that have run for a while, with an authority with `days_left`."""
     world = World()
     ca = authority(START, days_left)
     world.server.fill_secret(content(ca, leaf(ca, START)))
@@ -179,24 +179,24 @@ def running_world(days_left: float = 3650) -> World:
 
 
 def run(
-    world: World, acts: list[tuple[str, int]], doings: dict[str, Callable[[int], None]]
+    world: World, acts: list[tuple[str, int]], actions: dict[str, Callable[[int], None]]
 ) -> None:
     for name, number in acts:
-        doings[name](number)
+        actions[name](number)
         world.check()
 
 
-def doings_of(world: World) -> dict[str, Callable[[int], None]]:
+def actions_of(world: World) -> dict[str, Callable[[int], None]]:
     def step(number: int) -> None:
         world.replicas[number % 2].step()
 
     def wait(seconds: int) -> None:
         pass_time(world.clock, seconds)
 
-    def die(number: int) -> None:
+    def restart(number: int) -> None:
         world.restart(number % 2)
 
-    return {"step": step, "wait": wait, "die": die}
+    return {"step": step, "wait": wait, "die": restart}
 
 
 ACTS = st.one_of(
@@ -213,8 +213,8 @@ def test_authority_rotation_is_seamless_with_random_crashes(
 ) -> None:
     world = running_world(days_left=400)
     old = certificates_in(world.server.content["ca.crt"])
-    run(world, acts, doings_of(world))
-    world.come_to_rest()
+    run(world, acts, actions_of(world))
+    world.settle()
     world.grow_old(2 * SETTLED_AFTER)
     world.grow_old(OVERLAP)
     world.check_all_is_well()
@@ -243,7 +243,7 @@ def test_random_changes_of_the_secret_do_not_break_running_replicas(
     acts: list[tuple[str, int]],
 ) -> None:
     world = running_world()
-    world.come_to_rest()
+    world.settle()
     world.grow_old(SETTLED_AFTER)
 
     def delete(_: int) -> None:
@@ -256,9 +256,9 @@ def test_random_changes_of_the_secret_do_not_break_running_replicas(
         ca = OTHERS[number]
         world.server.fill_secret(content(ca, leaf(ca, world.clock.now())))
 
-    doings = {**doings_of(world), "delete": delete, "empty": empty, "replace": replace}
-    run(world, acts, doings)
-    world.come_to_rest()
+    actions = {**actions_of(world), "delete": delete, "empty": empty, "replace": replace}
+    run(world, acts, actions)
+    world.settle()
     world.grow_old(2 * SETTLED_AFTER)
     world.grow_old(OVERLAP)
     world.check_all_is_well()
@@ -267,9 +267,9 @@ def test_random_changes_of_the_secret_do_not_break_running_replicas(
 @given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=40))
 def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, int]]) -> None:
     world = World()
-    doings = doings_of(world)
+    actions = actions_of(world)
     for name, number in acts:
-        doings[name](number)  # nobody trusted anything before
+        actions[name](number)  # no bundle existed before
     world.server.put(configuration(webhook("a")))
     for replica in world.replicas:
         replica.look()
@@ -282,13 +282,13 @@ def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, i
 @pytest.mark.parametrize("requests", range(4))
 def test_old_bundle_never_replaces_a_newer_one(requests: int) -> None:
     world = running_world()
-    world.come_to_rest()
+    world.settle()
     world.grow_old(2 * OVERLAP)
-    slow, quick = world.replicas
+    slow, fast = world.replicas
     for _ in range(requests):
         slow.step()
     world.server.objects.pop(SECRET)
-    assert quick.look()
+    assert fast.look()
     slow.look()
     trusted = certificates_in(world.server.bundles[0])
     assert trusted == certificates_in(world.server.content["ca.crt"])
@@ -297,13 +297,13 @@ def test_old_bundle_never_replaces_a_newer_one(requests: int) -> None:
 
 def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
     world = running_world()
-    world.come_to_rest()
+    world.settle()
     first = world.server.content[CERTIFICATE]
     pass_time(world.clock, timedelta(days=274).total_seconds())
-    world.come_to_rest()
+    world.settle()
     assert world.server.content[CERTIFICATE] == first
     pass_time(world.clock, timedelta(days=2).total_seconds())
-    world.come_to_rest()
+    world.settle()
     assert world.server.content[CERTIFICATE] != first
     world.check_all_is_well()
 
@@ -326,12 +326,12 @@ def test_other_webhooks_and_fields_are_not_modified() -> None:
 
 def test_valid_secret_is_not_written() -> None:
     world = running_world()
-    world.come_to_rest()
+    world.settle()
     world.grow_old(OVERLAP)
     assert world.server.writes == []
 
 
-class TestTrouble:
+class TestFailures:
     def test_is_logged_once_when_it_begins_and_once_when_it_is_over(self) -> None:
         world = running_world()
         world.server.put(configuration(webhook("a")))
@@ -387,7 +387,7 @@ class TestTrouble:
 
     def test_a_write_that_fails_leaves_all_trusted_that_were(self) -> None:
         world = running_world()
-        world.come_to_rest()
+        world.settle()
         world.grow_old(SETTLED_AFTER)
         before = world.replicas[0].shown
         world.server.fill_secret(content(OTHERS[0], leaf(OTHERS[0], START)))
@@ -429,7 +429,7 @@ class TestReadiness:
 
     def test_is_lost_with_the_bundle_even_if_the_secret_cannot_be_read(self) -> None:
         world = running_world()
-        world.come_to_rest()
+        world.settle()
         world.server.put(configuration(webhook("a")))
         world.server.refusals["get Secret"] = FORBIDDEN
         assert not world.replicas[0].look()
@@ -464,13 +464,13 @@ class TestReadiness:
 
     def test_ignores_a_bundle_that_is_restored_immediately(self) -> None:
         world = running_world()
-        world.come_to_rest()
-        slow, quick = world.replicas
+        world.settle()
+        slow, fast = world.replicas
         world.server.put(configuration(webhook("a")))
         slow.step(), slow.step()  # it has seen that the bundle is gone
-        assert quick.look()
+        assert fast.look()
         assert not slow.look(), "somebody else was faster"
-        assert (quick.serving.missing(), slow.serving.missing()) == (None, None)
+        assert (fast.serving.missing(), slow.serving.missing()) == (None, None)
 
 
 def test_a_certificate_is_renewed_in_time_where_configurations_cannot_be_read() -> None:
@@ -487,26 +487,30 @@ def test_a_certificate_is_renewed_in_time_where_configurations_cannot_be_read() 
     assert now.issuer == first.issuer
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("certificate_of_unknown_kind", ODD.values(), ids=ODD.keys())
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "caBundle"])
-def test_a_certificate_of_an_unknown_kind_is_replaced(name: str, odd: bytes) -> None:
+def test_a_certificate_of_an_unknown_kind_is_replaced(
+    name: str, certificate_of_unknown_kind: bytes
+) -> None:
     world = running_world()
     if name == "caBundle":
-        world.server.put(configuration(webhook("a", caBundle=b64encode(odd).decode())))
+        world.server.put(
+            configuration(webhook("a", caBundle=b64encode(certificate_of_unknown_kind).decode()))
+        )
     else:
-        world.server.fill_secret({**world.server.content, name: odd})
-    world.come_to_rest()
+        world.server.fill_secret({**world.server.content, name: certificate_of_unknown_kind})
+    world.settle()
     world.grow_old(OVERLAP)
     world.check_all_is_well()
 
 
-class TestWhoUndoesWhatWeDo:
-    LATELY = 3600
+class TestRevertedWrites:
+    RECENT_SECONDS = 3600
 
     def writes_against(self, world: World, undo: Callable[[], None], every: float) -> int:
-        """How often a replica writes in an hour against somebody who undoes it at once."""
+        """The number of writes in an hour against a client that reverts each at once."""
         before = len(world.server.writes)
-        for _ in range(int(self.LATELY / every)):
+        for _ in range(int(self.RECENT_SECONDS / every)):
             pass_time(world.clock, every)
             undo()
             for replica in world.replicas:
@@ -516,7 +520,7 @@ class TestWhoUndoesWhatWeDo:
     def test_is_not_fought_for_ever(self) -> None:
         world = running_world()
         world.replicas.pop()
-        world.come_to_rest()
+        world.settle()
         replica = world.replicas[0]
 
         def reset() -> None:
@@ -526,12 +530,12 @@ class TestWhoUndoesWhatWeDo:
             assert self.writes_against(world, reset, every=5) < 30
             logged = [entry for entry in logs if entry["event"].startswith("certificate_failure")]
             assert [entry["event"] for entry in logged] == ["certificate_failure_started"]
-            contest = "another client keeps changing the ValidatingWebhookConfiguration our-hooks"
-            assert logged[0]["failure"] == contest
-            assert contest in (replica.serving.missing() or "")
+            message = "another client keeps changing the ValidatingWebhookConfiguration our-hooks"
+            assert logged[0]["failure"] == message
+            assert message in (replica.serving.missing() or "")
             pass_time(world.clock, 300)
             assert replica.look()
-            assert (replica.serving.missing(), contest in (replica.serving.failure or "")) == (
+            assert (replica.serving.missing(), message in (replica.serving.failure or "")) == (
                 None,
                 True,
             )
@@ -549,34 +553,34 @@ class TestWhoUndoesWhatWeDo:
     def test_is_not_waited_for_if_that_is_seldom(self) -> None:
         world = running_world()
         world.replicas.pop()
-        world.come_to_rest()
+        world.settle()
 
         def reset() -> None:
             world.server.put(configuration(webhook("a")))
 
-        assert self.writes_against(world, reset, every=180) == self.LATELY / 180
+        assert self.writes_against(world, reset, every=180) == self.RECENT_SECONDS / 180
         world.check()
 
     def test_may_be_a_manager_with_another_name(self) -> None:
         world = running_world()
-        world.come_to_rest()
+        world.settle()
         world.replicas[1].rotation._identity = ELSEWHERE
         assert self.writes_against(world, lambda: None, every=10) < 60
-        trouble = world.replicas[0].serving.failure or ""
-        assert "another client keeps changing the Secret ours/hooks-cert" in trouble
+        reported = world.replicas[0].serving.failure or ""
+        assert "another client keeps changing the Secret ours/hooks-cert" in reported
         world.check()
 
     def test_tolerates_a_replica_with_a_wrong_clock(self) -> None:
         world = running_world()
-        world.come_to_rest()
+        world.settle()
         wrong = FakeClock()
         pass_time(wrong, timedelta(days=300).total_seconds())
         world.replicas[1] = Replica(world.server, wrong)
 
-        def both_go_on() -> None:
+        def advance_both() -> None:
             pass_time(wrong, 10)
 
-        assert self.writes_against(world, both_go_on, every=10) < 60
+        assert self.writes_against(world, advance_both, every=10) < 60
 
 
 def test_pauses_grow_and_end() -> None:
@@ -593,7 +597,7 @@ async def test_unexpected_error_is_logged_once_and_retried() -> None:
     replica, looks = world.replicas[0], 0
     rotation, look = replica.rotation, replica.rotation._check
 
-    async def surprising() -> bool:
+    async def raise_unexpected() -> bool:
         nonlocal looks
         looks += 1
         if looks <= 4:
@@ -601,7 +605,7 @@ async def test_unexpected_error_is_logged_once_and_retried() -> None:
         return await look()
 
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
-    rotation._check = surprising  # type: ignore[method-assign]
+    rotation._check = raise_unexpected  # type: ignore[method-assign]
     with capture_logs() as logs:
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(rotation.run(lambda: None, stop))

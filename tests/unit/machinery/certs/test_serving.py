@@ -37,8 +37,8 @@ from tests.support.odd_certificates import ODD, ODD_KEY
 
 def pair(folder: Path, name: str) -> tuple[bytes, bytes]:
     """A certificate for this name, and its key."""
-    made = Authority(folder / f"ca-{name}", "ca", START).issue("s", common_name=name)
-    return made.certificate.read_bytes(), made.key.read_bytes()
+    issued = Authority(folder / f"ca-{name}", "ca", START).issue("s", common_name=name)
+    return issued.certificate.read_bytes(), issued.key.read_bytes()
 
 
 def put_pair(folder: Path, name: str) -> None:
@@ -57,7 +57,7 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def believing() -> ssl.SSLContext:
+def trusting_context() -> ssl.SSLContext:
     trusting = ssl.create_default_context()
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
@@ -69,7 +69,7 @@ async def name_shown_at(
 ) -> str:
     """The name on the certificate that a server shows to a new connection."""
     _, writer = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=context or believing(), server_hostname=server_name
+        "127.0.0.1", port, ssl=context or trusting_context(), server_hostname=server_name
     )
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
@@ -82,7 +82,7 @@ def new_serving(
     return ServingCertificate(clock=clock or FakeClock(), metrics=metrics or Metrics())
 
 
-class TestWhatAServerShows:
+class TestServedCertificate:
     async def test_is_nothing_at_first(self) -> None:
         serving = new_serving()
         assert serving.missing() == "there is no certificate yet"
@@ -107,7 +107,7 @@ class TestWhatAServerShows:
     ) -> None:
         serving = new_serving()
         serving.present(*pair(tmp_path, "shown"))
-        client = believing()
+        client = trusting_context()
         client.minimum_version = client.maximum_version = version
         async with listening(serving.context) as port:
             assert await name_shown_at(port, client, server_name) == "CN=shown"
@@ -138,7 +138,9 @@ class TestWhatAServerShows:
         serving.present(*pair(tmp_path, "first"))
         async with await asyncio.start_server(echo, "127.0.0.1", 0, ssl=serving.context) as server:
             port = server.sockets[0].getsockname()[1]
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=believing())
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=trusting_context()
+            )
             serving.present(*pair(tmp_path, "second"))
             writer.write(b"still there?\n")
             assert await reader.readline() == b"still there?\n"
@@ -162,25 +164,25 @@ class TestWhatAServerShows:
     def test_leaves_nothing_behind(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_memory_files: bool
     ) -> None:
-        made, place = pair(tmp_path, "shown"), tmp_path / "temporary"
+        issued, place = pair(tmp_path, "shown"), tmp_path / "temporary"
         place.mkdir()
         monkeypatch.setattr("tempfile.tempdir", str(place))
         if not has_memory_files:
             monkeypatch.delattr("os.memfd_create", raising=False)
-        new_serving().present(*made)
+        new_serving().present(*issued)
         opened = sorted(os.listdir("/proc/self/fd"))
-        new_serving().present(*made)
+        new_serving().present(*issued)
         with pytest.raises(CertificateError):
-            new_serving().present(made[0], b"garbage")
+            new_serving().present(issued[0], b"garbage")
         assert sorted(os.listdir("/proc/self/fd")) == opened
         assert list(place.iterdir()) == []
 
     @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux has files in memory")
     def test_never_touches_a_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = pair(tmp_path, "shown")
+        issued = pair(tmp_path, "shown")
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "read-only"))
         serving = new_serving()
-        serving.present(*made)
+        serving.present(*issued)
         assert serving.missing() is None
 
     def test_is_reported_if_clients_do_not_trust_it(self, tmp_path: Path) -> None:
@@ -198,10 +200,10 @@ class TestWhatAServerShows:
         with pytest.raises(CertificateError, match="the key is encrypted"):
             new_serving().present(ca.pem, key)
 
-    @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-    def test_is_never_a_certificate_that_we_cannot_read(self, odd: bytes) -> None:
+    @pytest.mark.parametrize("unreadable", ODD.values(), ids=ODD.keys())
+    def test_is_never_a_certificate_that_we_cannot_read(self, unreadable: bytes) -> None:
         with pytest.raises(CertificateError, match="cannot be read"):
-            new_serving().present(odd, ODD_KEY)
+            new_serving().present(unreadable, ODD_KEY)
 
 
 class TestClientCertificates:
@@ -296,7 +298,7 @@ async def answers(
     port: int, client: KeyPair | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
 ) -> bool:
     """Whether a request with this certificate is answered."""
-    tls = believing()
+    tls = trusting_context()
     tls.maximum_version = version
     if client is not None:
         tls.load_cert_chain(client.certificate, client.key)

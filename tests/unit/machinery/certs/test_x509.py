@@ -52,9 +52,9 @@ def mutated(der: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("made", [GOOD, SHOWN], ids=["authority", "leaf"])
-def test_corrupted_certificate_is_parsed_or_skipped(made: Pair) -> None:
-    der, read = made.certificate.public_bytes(Encoding.DER), 0
+@pytest.mark.parametrize("pair", [GOOD, SHOWN], ids=["authority", "leaf"])
+def test_corrupted_certificate_is_parsed_or_skipped(pair: Pair) -> None:
+    der, read = pair.certificate.public_bytes(Encoding.DER), 0
     rng = random.Random(SEED)  # noqa: S311  the same each time
     for _ in range(MUTATIONS):
         for each in certificates_in(pem(b"CERTIFICATE", mutated(der, rng))):
@@ -62,7 +62,7 @@ def test_corrupted_certificate_is_parsed_or_skipped(made: Pair) -> None:
             is_valid(each, START)
             is_authority(each)
             serves(each, IDENTITY.host_names)
-            is_unchanged = each == made.certificate
+            is_unchanged = each == pair.certificate
             assert is_signed_by(each, GOOD.certificate) == is_unchanged
             assert certificates_in(pem_of([each])) == [each]
     assert 0 < read < MUTATIONS
@@ -79,14 +79,17 @@ def test_corrupted_key_is_parsed_or_skipped() -> None:
     assert read < MUTATIONS
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_one_that_cannot_be_read_does_not_hide_others(odd: bytes) -> None:
-    assert certificates_in(GOOD.pem + odd + SHOWN.pem) == [GOOD.certificate, SHOWN.certificate]
+@pytest.mark.parametrize("unreadable", ODD.values(), ids=ODD.keys())
+def test_one_that_cannot_be_read_does_not_hide_others(unreadable: bytes) -> None:
+    assert certificates_in(GOOD.pem + unreadable + SHOWN.pem) == [
+        GOOD.certificate,
+        SHOWN.certificate,
+    ]
 
 
 def test_a_beginning_without_an_end_does_not_hide_others() -> None:
-    begun = GOOD.pem[: len(GOOD.pem) // 2] + b"\n"
-    assert certificates_in(begun + SHOWN.pem) == [SHOWN.certificate]
+    truncated = GOOD.pem[: len(GOOD.pem) // 2] + b"\n"
+    assert certificates_in(truncated + SHOWN.pem) == [SHOWN.certificate]
 
 
 BEGIN, END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
@@ -101,9 +104,9 @@ MUCH = 256 * 1024  # a quarter of what fits into a Secret
 def test_nonsense_of_any_size_is_read_in_no_time(
     unit: bytes, reads: Callable[[bytes], object]
 ) -> None:
-    nonsense = unit * (MUCH // len(unit))
+    garbage = unit * (MUCH // len(unit))
     began = time.process_time()
-    assert not reads(nonsense)
+    assert not reads(garbage)
     assert time.process_time() - began < 1.0, "more than ten, if it were quadratic"
 
 
@@ -133,9 +136,9 @@ def test_openssl_finds_the_authority_for_any_key_identifier(
     identifier: str | None, tmp_path: Path
 ) -> None:
     ca = foreign_authority(identifier)
-    made = leaf(ca, START).certificate
+    pair = leaf(ca, START).certificate
     (tmp_path / "ca.pem").write_bytes(ca.pem)
-    (tmp_path / "leaf.pem").write_bytes(pem_of([made]))
+    (tmp_path / "leaf.pem").write_bytes(pem_of([pair]))
     command = ["openssl", "verify", "-attime", f"{START.timestamp():.0f}", "-CAfile", "ca.pem"]
     verified = subprocess.run(
         [*command, "leaf.pem"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -145,9 +148,9 @@ def test_openssl_finds_the_authority_for_any_key_identifier(
 
 def test_strict_clients_trust_certificates_of_our_authority() -> None:
     ca = authority(START)
-    made = leaf(ca, START).certificate
+    pair = leaf(ca, START).certificate
     policy = PolicyBuilder().store(Store([ca.certificate])).time(START)
-    policy.build_server_verifier(x509.DNSName("hooks.ours.svc")).verify(made, [])
+    policy.build_server_verifier(x509.DNSName("hooks.ours.svc")).verify(pair, [])
 
 
 def test_an_authority_with_the_serial_number_zero_is_used(tmp_path: Path) -> None:
@@ -173,8 +176,8 @@ def test_an_authority_with_the_serial_number_zero_is_used(tmp_path: Path) -> Non
 
 
 def test_self_signed_certificate_is_valid_for_its_hosts() -> None:
-    made, key = self_signed(("localhost", "127.0.0.1"), START)
-    assert serves(made, ["localhost", "127.0.0.1"])
-    assert made.public_key() == key.public_key()
-    assert made.not_valid_before_utc == START - timedelta(hours=1)
-    assert made.not_valid_after_utc == START + timedelta(days=365)
+    pair, key = self_signed(("localhost", "127.0.0.1"), START)
+    assert serves(pair, ["localhost", "127.0.0.1"])
+    assert pair.public_key() == key.public_key()
+    assert pair.not_valid_before_utc == START - timedelta(hours=1)
+    assert pair.not_valid_after_utc == START + timedelta(days=365)

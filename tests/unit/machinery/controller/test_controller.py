@@ -41,14 +41,14 @@ class Object:
 
 
 class Informer:
-    """Tells its handlers what a test says."""
+    """Calls its handlers with the events of a test."""
 
     def __init__(self, resource: Resource[Any] = WIDGETS, *, synced: bool = True) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
         self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
-        self.told = asyncio.Event()  # all handlers of all that was there before them
-        self.told.set()
+        self.synced_event = asyncio.Event()  # all handlers of all that was there before them
+        self.synced_event.set()
         if synced:
             self.synced.set()
 
@@ -61,17 +61,17 @@ class Informer:
 
     def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
         self.handlers.append(handler)
-        return self.told
+        return self.synced_event
 
-    def tell(self, *keys: ObjectKey, initial: bool = False, made_of: Any = None) -> None:
+    def deliver(self, *keys: ObjectKey, initial: bool = False, content: Any = None) -> None:
         """There is a new object of each key."""
         for key in keys:
             for handler in self.handlers:
-                handler(ObjectEvent(key, None, Object(object=made_of), initial=initial))
+                handler(ObjectEvent(key, None, Object(object=content), initial=initial))
 
 
 class Recording:
-    """A reconciler that keeps what it was asked, and then does as a test says."""
+    """A reconciler that records its requests and returns the results of a test."""
 
     def __init__(self, clock: FakeClock, behaviour: Behaviour) -> None:
         self.clock = clock
@@ -124,7 +124,7 @@ class World:
         return self.metrics.registry.get_sample_value(f"controller_runtime_{name}", labels)
 
     def of_queue(self, name: str) -> float:
-        """What a metric of the queue says, whatever the priority."""
+        """The value of a metric of the queue, over all priorities."""
         samples = (each for family in self.metrics.registry.collect() for each in family.samples)
         return sum(each.value for each in samples if each.name == f"workqueue_{name}")
 
@@ -142,7 +142,7 @@ class World:
 
 @asynccontextmanager
 async def world(behaviour: Behaviour, **options: Any) -> AsyncIterator[World]:
-    """The same, running; it ends as it would when it is told to stop."""
+    """The same, running; it is stopped at the end."""
     it = World(behaviour, **options)
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())
@@ -153,7 +153,7 @@ async def world(behaviour: Behaviour, **options: Any) -> AsyncIterator[World]:
 
 async def test_a_change_is_reconciled() -> None:
     async with world(succeed) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await at_rest()
         assert (it.reconciler.calls, it.results()) == ([(0, "a")], {"success": 1})
 
@@ -165,7 +165,7 @@ async def test_nothing_is_reconciled_before_all_informers_have_synced() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())
         await at_rest()
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await at_rest()
         assert (it.reconciler.calls, it.ready.is_set()) == ([], False)
         late.synced.set()
@@ -176,14 +176,14 @@ async def test_nothing_is_reconciled_before_all_informers_have_synced() -> None:
 
 async def test_nothing_is_reconciled_before_initial_objects_were_delivered() -> None:
     it = World(succeed)
-    it.informer.told.clear()
+    it.informer.synced_event.clear()
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())
         await at_rest()
-        it.informer.tell(A, initial=True)
+        it.informer.deliver(A, initial=True)
         await at_rest()
         assert (it.reconciler.calls, it.ready.is_set()) == ([], False)
-        it.informer.told.set()
+        it.informer.synced_event.set()
         await at_rest()
         assert (it.reconciler.calls, it.ready.is_set()) == ([(0, "a")], True)
         it.stop.set()
@@ -191,7 +191,7 @@ async def test_nothing_is_reconciled_before_initial_objects_were_delivered() -> 
 
 async def test_informer_that_does_not_sync_in_time_is_named() -> None:
     it = World(succeed, sync_timeout=0.01)
-    it.informer.told.clear()
+    it.informer.synced_event.clear()
     with pytest.raises(NotSyncedError, match=r"widget has waited 0.01 s for Widget.example.com:"):
         async with asyncio.timeout(10):
             await it.run()
@@ -201,7 +201,7 @@ async def test_a_watch_that_is_added_later_begins_at_once() -> None:
     async with world(succeed) as it:
         late = Informer(GADGETS)
         it.controller.watch(late, enqueue_self)
-        late.tell(A)
+        late.deliver(A)
         await at_rest()
         assert it.reconciler.calls == [(0, "a")]
 
@@ -257,16 +257,16 @@ def test_a_controller_without_workers_is_refused() -> None:
 async def test_initial_objects_have_lower_priority_than_events() -> None:
     held = asyncio.Event()
 
-    async def hold_the_first(request: Request) -> Result:
+    async def block_first(request: Request) -> Result:
         if request == A:
             await held.wait()
         return DONE
 
-    async with world(hold_the_first) as it:
-        it.informer.tell(A)
+    async with world(block_first) as it:
+        it.informer.deliver(A)
         await at_rest()
-        it.informer.tell(B, initial=True)
-        it.informer.tell(C)
+        it.informer.deliver(B, initial=True)
+        it.informer.deliver(C)
         held.set()
         await at_rest()
         assert [name for _, name in it.reconciler.calls] == ["a", "c", "b"]
@@ -278,13 +278,13 @@ async def test_requests_enqueued_before_the_start_are_buffered() -> None:
         it.controller.enqueue(request)
     await it.clock.advance(1000)  # on a replica that does not lead
     assert (it.of_queue("depth"), it.of_queue("adds_total")) == (0, 0)
-    it.informer.told.clear()
+    it.informer.synced_event.clear()
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())
         await at_rest()
         assert it.of_queue("depth") == 2
         it.controller.enqueue(C)
-        it.informer.told.set()
+        it.informer.synced_event.set()
         await at_rest()
         assert it.reconciler.calls == [(1000, "c"), (1000, "a"), (1000, "b")]
         assert (it.of_queue("depth"), it.of_queue("queue_duration_seconds_sum")) == (0, 0)
@@ -299,7 +299,7 @@ async def test_only_events_passing_all_predicates_are_handled() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())
         await at_rest()
-        informer.tell(A, B, made_of=["x", "y"])
+        informer.deliver(A, B, content=["x", "y"])
         await at_rest()
         assert [name for _, name in it.reconciler.calls] == ["x", "y"]
         it.stop.set()
@@ -307,7 +307,7 @@ async def test_only_events_passing_all_predicates_are_handled() -> None:
 
 async def test_failure_is_retried_with_backoff() -> None:
     async with world(raising(OSError("no network"))) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
         assert it.reconciler.calls == [(0, "a"), (1, "a"), (3, "a"), (7, "a")]
         assert it.results() == {"error": 4, "reconcile_errors": 4}
@@ -322,15 +322,15 @@ async def clock_runs(it: World, seconds: float) -> None:
 async def test_a_success_makes_the_next_failure_the_first_again() -> None:
     outcomes = iter([OSError(), OSError(), None, OSError()])
 
-    async def by_turns(_: Request) -> Result:
+    async def alternately(_: Request) -> Result:
         if error := next(outcomes, None):
             raise error
         return DONE
 
-    async with world(by_turns) as it:
-        it.informer.tell(A)
+    async with world(alternately) as it:
+        it.informer.deliver(A)
         await clock_runs(it, 10)
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 10, 11]
 
@@ -344,11 +344,11 @@ async def test_a_failure_keeps_its_priority() -> None:
         return DONE
 
     async with world(fail_once) as it:
-        it.informer.tell(A, initial=True)
+        it.informer.deliver(A, initial=True)
         await at_rest()
-        it.informer.tell(B)
+        it.informer.deliver(B)
         await clock_runs(it, 2)  # the retry of a is due, and its worker busy with b
-        it.informer.tell(C)
+        it.informer.deliver(C)
         await it.clock.advance(10)
         assert [name for _, name in it.reconciler.calls] == ["a", "b", "c", "a"]
 
@@ -358,7 +358,7 @@ async def test_requeue_after_is_scheduled() -> None:
         return Result(requeue_after=30)
 
     async with world(look_again) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 70)
         assert [at for at, _ in it.reconciler.calls] == [0, 30, 60]
         assert it.results() == {"requeue_after": 3}
@@ -367,14 +367,14 @@ async def test_requeue_after_is_scheduled() -> None:
 async def test_requeue_resets_the_failure_count() -> None:
     outcomes: list[OSError | Result] = [OSError(), OSError(), Result(requeue_after=50), OSError()]
 
-    async def by_turns(_: Request) -> Result:
+    async def alternately(_: Request) -> Result:
         outcome = outcomes.pop(0) if outcomes else DONE
         if isinstance(outcome, OSError):
             raise outcome
         return outcome
 
-    async with world(by_turns) as it:
-        it.informer.tell(A)
+    async with world(alternately) as it:
+        it.informer.deliver(A)
         await clock_runs(it, 100)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 53, 54]
 
@@ -389,7 +389,7 @@ async def test_requeue_without_delay_is_rate_limited(
         return result
 
     async with world(look_again) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 7]
         assert it.results() == {"requeue": 4}
@@ -400,7 +400,7 @@ async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
         return Result(requeue=True, max_delay=3)
 
     async with world(look_again) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
 
@@ -408,7 +408,7 @@ async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
 async def test_reconcile_error_is_counted_and_retried_within_its_bound() -> None:
     with capture_logs() as logs:
         async with world(raising(ReconcileError("no answer", max_delay=3))) as it:
-            it.informer.tell(A)
+            it.informer.deliver(A)
             await clock_runs(it, 10)
             assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
             assert it.results() == {"error": 5, "reconcile_errors": 5}
@@ -419,7 +419,7 @@ async def test_reconcile_error_is_counted_and_retried_within_its_bound() -> None
 async def test_repeated_error_that_the_status_reports_is_logged_once_as_an_error() -> None:
     with capture_logs() as logs:
         async with world(raising(ReconcileError("rejected", max_delay=3, is_reported=True))) as it:
-            it.informer.tell(A)
+            it.informer.deliver(A)
             await clock_runs(it, 10)
             assert it.results() == {"error": 5, "reconcile_errors": 5}
     failed = [each["log_level"] for each in logs if each["event"] == "reconcile_failed"]
@@ -444,9 +444,9 @@ async def test_change_postpones_a_pending_requeue() -> None:
         return Result(requeue_after=30)
 
     async with world(look_again) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 35)
         assert [at for at, _ in it.reconciler.calls] == [0, 10, 40]
 
@@ -467,7 +467,7 @@ def raised_from(cause: BaseException) -> Exception:
 )
 async def test_terminal_error_is_not_retried(error: Exception) -> None:
     async with world(raising(error)) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 1000)
         assert it.reconciler.calls == [(0, "a")]
         assert it.results() == {"error": 1, "reconcile_errors": 1, "terminal_reconcile_errors": 1}
@@ -475,16 +475,16 @@ async def test_terminal_error_is_not_retried(error: Exception) -> None:
 
 async def test_mixed_error_group_is_retried() -> None:
     async with world(raising(ExceptionGroup("both", [TerminalError(), OSError()]))) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 1)
         assert it.results() == {"error": 2, "reconcile_errors": 2}
 
 
 async def test_terminal_error_is_reconciled_again_after_a_change() -> None:
     async with world(raising(TerminalError())) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 10)
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await at_rest()
         assert [at for at, _ in it.reconciler.calls] == [0, 10]
 
@@ -494,7 +494,7 @@ async def test_reconciler_exception_is_counted_and_the_worker_continues(
     error: Exception,
 ) -> None:
     async with world(raising(error)) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 1)
         assert it.results() == {"error": 2, "reconcile_errors": 2, "reconcile_panics": 2}
 
@@ -505,7 +505,7 @@ async def test_reconciler_without_result_has_failed() -> None:
 
     async with world(forget) as it:
         with capture_logs() as logs:
-            it.informer.tell(A)
+            it.informer.deliver(A)
             await at_rest()
         assert it.results() == {"error": 1, "reconcile_errors": 1, "reconcile_panics": 1}
         assert str(logs[-1]["exc_info"]) == "not a Result: None"
@@ -514,15 +514,15 @@ async def test_reconciler_without_result_has_failed() -> None:
 async def test_reconcile_timeout_is_counted_and_retried() -> None:
     first = True
 
-    async def hang_once(_: Request) -> Result:
+    async def block_once(_: Request) -> Result:
         nonlocal first
         if first:
             first = False
             await asyncio.Event().wait()
         return DONE
 
-    async with world(hang_once, timeout=0.01) as it:
-        it.informer.tell(A)
+    async with world(block_once, timeout=0.01) as it:
+        it.informer.deliver(A)
         await until(it.has_results, within=10, what="a reconcile's end")
         await clock_runs(it, 1)
         assert it.results() == {
@@ -535,14 +535,14 @@ async def test_reconcile_timeout_is_counted_and_retried() -> None:
 
 async def test_a_timeout_of_something_inside_is_not_counted_as_ours() -> None:
     async with world(raising(TimeoutError()), timeout=60) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await at_rest()
         assert it.results() == {"error": 1, "reconcile_errors": 1}
 
 
 async def test_a_cancellation_of_something_inside_is_a_failure_like_any_other() -> None:
     async with world(raising(asyncio.CancelledError())) as it:
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await clock_runs(it, 1)
         assert it.results() == {"error": 2, "reconcile_errors": 2}
 
@@ -562,7 +562,7 @@ async def test_one_object_is_never_reconciled_by_two_workers_at_once() -> None:
 
     async with world(slowly, workers=3) as it:
         for _ in range(10):
-            it.informer.tell(A, B)
+            it.informer.deliver(A, B)
             await it.clock.advance(0.3)
         await it.clock.advance(10)
         assert most == 2
@@ -575,7 +575,7 @@ async def test_as_many_are_reconciled_at_once_as_there_are_workers() -> None:
         return DONE
 
     async with world(slowly, workers=2) as it:
-        it.informer.tell(A, B, C)
+        it.informer.deliver(A, B, C)
         await at_rest()
         assert it.counted("active_workers") == it.counted("max_concurrent_reconciles") == 2
         await it.clock.advance(5)
@@ -586,7 +586,7 @@ async def test_as_many_are_reconciled_at_once_as_there_are_workers() -> None:
 
 async def test_every_reconcile_has_a_log_context_of_its_own() -> None:
     async with world(succeed, workers=2) as it:
-        it.informer.tell(A, B)
+        it.informer.deliver(A, B)
         await at_rest()
         first, second = it.reconciler.contexts
     ids = {context.pop("reconcileID") for context in (first, second)}
@@ -609,7 +609,7 @@ async def test_stop_finishes_requests_in_flight_and_starts_no_others() -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(it.run())
         await at_rest()
-        it.informer.tell(A, B, C)
+        it.informer.deliver(A, B, C)
         await at_rest()
         it.stop.set()
         await it.clock.advance(4)
@@ -627,7 +627,7 @@ async def test_when_cancelled_it_ends_at_once() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         running = group.create_task(it.run())
         await at_rest()
-        it.informer.tell(A)
+        it.informer.deliver(A)
         await at_rest()
         running.cancel()
     assert running.cancelled()
@@ -635,18 +635,18 @@ async def test_when_cancelled_it_ends_at_once() -> None:
 
 
 async def test_a_reconciler_that_swallows_the_cancellation_is_the_last_one_to_run() -> None:
-    async def swallow(_: Request) -> Result:
+    async def swallow_cancellation(_: Request) -> Result:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             return DONE
         return DONE
 
-    it = World(swallow)
+    it = World(swallow_cancellation)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         running = group.create_task(it.run())
         await at_rest()
-        it.informer.tell(A, B)
+        it.informer.deliver(A, B)
         await at_rest()
         running.cancel()
     assert it.reconciler.calls == [(0, "a")]

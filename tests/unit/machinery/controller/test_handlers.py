@@ -28,7 +28,7 @@ class Pod:
 
 @dataclass
 class Bare:
-    """An object that nobody owns."""
+    """An object without owner."""
 
     metadata: dict[str, Any] = field(default_factory=lambda: {"name": "pod"})
     object: Any = None

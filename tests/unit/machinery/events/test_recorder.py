@@ -43,7 +43,7 @@ class CorrelatorAtTime:
         today = NOON + timedelta(seconds=self.now)
         return self.correlator.take(occurrence_of(message, reason), self.now, today)
 
-    def surely(self, message: str, reason: str = "Started") -> Entry:
+    def record_now(self, message: str, reason: str = "Started") -> Entry:
         entry = self(message, reason)
         assert entry is not None
         return entry
@@ -55,7 +55,7 @@ def correlator() -> CorrelatorAtTime:
 
 
 def test_event_has_all_fields_that_clients_read(correlator: CorrelatorAtTime) -> None:
-    event = event_of(correlator.surely("off we go"), {"component": "trainer", "host": "pod-1"})
+    event = event_of(correlator.record_now("off we go"), {"component": "trainer", "host": "pod-1"})
     assert event == {
         "apiVersion": "v1",
         "kind": "Event",
@@ -89,39 +89,39 @@ def test_an_event_about_no_namespace_is_in_the_default_one() -> None:
 
 
 def test_a_repeat_raises_the_count_of_the_first(correlator: CorrelatorAtTime) -> None:
-    first = correlator.surely("again")
+    first = correlator.record_now("again")
     correlator.now = 5.0
-    second = correlator.surely("again")
+    second = correlator.record_now("again")
     assert (second.name, second.first, second.count) == (first.name, first.first, 2)
     assert second.last == NOON + timedelta(seconds=5)
 
 
 def test_another_message_is_another_event(correlator: CorrelatorAtTime) -> None:
-    assert correlator.surely("one").name != correlator.surely("two").name
+    assert correlator.record_now("one").name != correlator.record_now("two").name
 
 
 def test_the_tenth_message_and_all_after_it_become_one_event(correlator: CorrelatorAtTime) -> None:
     for number in range(9):
-        assert correlator.surely(f"message {number}").count == 1
-    tenth = correlator.surely("message 9")
+        assert correlator.record_now(f"message {number}").count == 1
+    tenth = correlator.record_now("message 9")
     assert tenth.occurrence.message == "(combined from similar events): message 9"
     assert tenth.count == 1
-    eleventh = correlator.surely("message 10")
-    assert (eleventh.name, eleventh.count) == (tenth.name, 2)
-    assert eleventh.occurrence.message == "(combined from similar events): message 10"
-    assert correlator.surely("message 0", reason="Other").count == 1  # the reason is another
+    next_event = correlator.record_now("message 10")
+    assert (next_event.name, next_event.count) == (tenth.name, 2)
+    assert next_event.occurrence.message == "(combined from similar events): message 10"
+    assert correlator.record_now("message 0", reason="Other").count == 1  # the reason is another
 
 
 def test_messages_long_apart_are_not_similar(correlator: CorrelatorAtTime) -> None:
     for number in range(9):
-        correlator.surely(f"message {number}")
+        correlator.record_now(f"message {number}")
     correlator.now = 601.0
-    assert correlator.surely("message 9").occurrence.message == "message 9"
+    assert correlator.record_now("message 9").occurrence.message == "message 9"
 
 
 def test_repeated_message_counts_as_one(correlator: CorrelatorAtTime) -> None:
     for _ in range(20):
-        entry = correlator.surely("again")
+        entry = correlator.record_now("again")
     assert entry.occurrence.message == "again"
 
 
@@ -130,7 +130,7 @@ def test_after_a_burst_one_event_in_five_minutes_is_written(correlator: Correlat
     correlator.now = 299.0
     assert correlator("again") is None
     correlator.now = 300.0
-    assert correlator.surely("again").count == 29  # those not written count as well
+    assert correlator.record_now("again").count == 29  # those not written count as well
     assert correlator("again") is None
 
 
@@ -155,7 +155,7 @@ def test_a_message_is_cut_between_characters(message: str, longest: int) -> None
 
 
 def test_messages_are_measured_in_bytes(correlator: CorrelatorAtTime) -> None:
-    message = correlator.surely("é" * 600).occurrence.message
+    message = correlator.record_now("é" * 600).occurrence.message
     assert message == "é" * 510 + "…"
 
 
@@ -188,7 +188,7 @@ class FakeTransport:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not served."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -219,7 +219,7 @@ class Recording:
         self._stop.set()
         await self._group.__aexit__(*error)
 
-    def say(self, message: str) -> None:
+    def record(self, message: str) -> None:
         self.recorder.record(JOB, "Normal", "Started", message)
 
     def dropped(self, reason: str) -> float | None:
@@ -229,8 +229,8 @@ class Recording:
 
 async def test_a_repeat_is_a_patch() -> None:
     async with Recording() as recording:
-        recording.say("again")
-        recording.say("again")
+        recording.record("again")
+        recording.record("again")
         await at_rest()
     (first, created), (second, patch) = recording.wire.sent
     assert (first, created["count"]) == ("POST", 1)
@@ -243,13 +243,13 @@ async def test_a_repeat_is_a_patch() -> None:
 
 async def test_event_expired_on_the_server_is_created_again() -> None:
     async with Recording() as recording:
-        recording.say("again")
+        recording.record("again")
         await at_rest()
         recording.wire.answer = lambda method: 404 if method == "PATCH" else 200
-        recording.say("again")
+        recording.record("again")
         await at_rest()
         recording.wire.answer = lambda _method: 200
-        recording.say("again")
+        recording.record("again")
         await at_rest()
     methods = [method for method, _ in recording.wire.sent]
     assert methods == ["POST", "PATCH", "POST", "PATCH"]
@@ -260,14 +260,14 @@ async def test_event_expired_on_the_server_is_created_again() -> None:
 
 async def test_events_recorded_before_stop_are_written() -> None:
     async with Recording() as recording:
-        recording.say("bye")
+        recording.record("bye")
     assert [method for method, _ in recording.wire.sent] == ["POST"]
 
 
 async def test_a_full_queue_drops_and_counts() -> None:
     recording = Recording()
     for number in range(1003):
-        recording.say(f"message {number}")
+        recording.record(f"message {number}")
     assert recording.recorder.dropped == 3
     assert recording.dropped("queue_full") == 3
 
@@ -278,12 +278,12 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
 
     async with Recording() as recording:
         recording.wire.answer = gone
-        recording.say("hello")
+        recording.record("hello")
         await recording.clock.advance(200)
         assert len(recording.wire.sent) == 12
         assert recording.dropped("unreachable") == 1
         recording.wire.answer = lambda _method: 200
-        recording.say("hello again")
+        recording.record("hello again")
         await at_rest()
         assert len(recording.wire.sent) == 13
 
@@ -291,7 +291,7 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
 async def test_events_rejected_by_the_server_are_not_retried() -> None:
     async with Recording() as recording:
         recording.wire.answer = lambda _method: 422
-        recording.say("hello")
+        recording.record("hello")
         await recording.clock.advance(200)
         assert len(recording.wire.sent) == 1
         assert recording.dropped("refused") == 1
@@ -307,7 +307,7 @@ async def test_invalid_event_is_ignored() -> None:
 async def test_an_event_that_cannot_be_sent_is_dropped_and_the_next_one_written() -> None:
     async with Recording() as recording:
         recording.recorder.record(JOB, "Warning", "half a character: \ud800", "odd")
-        recording.say("hello")
+        recording.record("hello")
         await at_rest()
         assert [sent["message"] for _, sent in recording.wire.sent] == ["hello"]
         assert (recording.recorder.dropped, recording.dropped("failed")) == (1, 1)

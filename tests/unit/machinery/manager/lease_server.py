@@ -10,7 +10,7 @@ from kftrainer.kube.client.transport import Lane, Response
 
 
 class LeaseServer:
-    """A Transport to a server that knows a single object, and its resourceVersion."""
+    """A Transport to a server with a single object and its resourceVersion."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class LeaseServer:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the lease says."""
+        """The spec of the lease."""
         assert self.lease is not None
         spec: dict[str, Any] = self.lease["spec"]
         return spec
@@ -51,7 +51,7 @@ class LeaseServer:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches leases."""
+        """Leases are not watched."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -75,7 +75,7 @@ def server() -> LeaseServer:
 
 
 @pytest.fixture(autouse=True)
-def nobody_ends_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_process_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watchdog looks at a clock that we advance from another thread: it may see the future."""
     monkeypatch.setattr(election_module, "end_process", lambda *_: None)
 
@@ -196,7 +196,7 @@ async def test_nothing_but_the_clock_is_needed_to_stop_leading(
 ) -> None:
     election = candidate(server, clock)
     await election.acquire()
-    await clock.advance(10)  # and nobody renews, as if the loop had stalled
+    await clock.advance(10)  # without a renewal, as if the loop had stalled
     assert not election.is_leading
     await election.release()
 

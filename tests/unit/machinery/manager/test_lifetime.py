@@ -11,16 +11,16 @@ from kftrainer.machinery.manager.manager import Manager, Parts
 class Recorded:
     """A service that writes down what happens to it."""
 
-    def __init__(self, name: str, log: list[str], *, deaf: bool = False) -> None:
+    def __init__(self, name: str, log: list[str], *, ignores_cancel: bool = False) -> None:
         self.name = name
         self._log = log
-        self._deaf = deaf
+        self._ignores_cancel = ignores_cancel
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         self._log.append(f"{self.name} starts")
         ready()
         try:
-            await (asyncio.Event() if self._deaf else stop).wait()
+            await (asyncio.Event() if self._ignores_cancel else stop).wait()
         except asyncio.CancelledError:
             self._log.append(f"{self.name} is cancelled")
             raise
@@ -28,7 +28,7 @@ class Recorded:
 
 
 class Failing(Recorded):
-    """A service that fails when told to."""
+    """A service that fails on request."""
 
     def __init__(self, name: str, log: list[str], error: Exception | None) -> None:
         super().__init__(name, log)
@@ -77,11 +77,11 @@ async def test_a_service_that_fails_ends_the_block_and_its_siblings() -> None:
 
 
 async def test_a_service_that_merely_returns_counts_as_failed() -> None:
-    quitter = Failing("quitter", [], None)
+    failing_runnable = Failing("quitter", [], None)
 
     async def block() -> None:
-        async with running(quitter, budget=budget(), stop=never()):
-            quitter.now.set()
+        async with running(failing_runnable, budget=budget(), stop=never()):
+            failing_runnable.now.set()
             await asyncio.Event().wait()
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -91,7 +91,9 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
 
 async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
     log: list[str] = []
-    async with running(Recorded("deaf", log, deaf=True), budget=budget(0.01), stop=asyncio.Event()):
+    async with running(
+        Recorded("deaf", log, ignores_cancel=True), budget=budget(0.01), stop=asyncio.Event()
+    ):
         pass
     assert log == ["deaf starts", "deaf is cancelled"]
 
@@ -99,8 +101,10 @@ async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
 async def test_all_blocks_share_one_budget() -> None:
     log: list[str] = []
     shared = budget(0.05)
-    async with running(Recorded("outer", log, deaf=True), budget=shared, stop=never()):
-        async with running(Recorded("inner", log, deaf=True), budget=shared, stop=asyncio.Event()):
+    async with running(Recorded("outer", log, ignores_cancel=True), budget=shared, stop=never()):
+        async with running(
+            Recorded("inner", log, ignores_cancel=True), budget=shared, stop=asyncio.Event()
+        ):
             pass
         assert shared.remaining() == 0
     assert log[2:] == ["inner is cancelled", "outer is cancelled"]
@@ -115,9 +119,9 @@ class NeverReady(Recorded):
 
 async def test_stop_is_handled_while_services_are_not_ready() -> None:
     log: list[str] = []
-    told_to_stop = asyncio.Event()
-    told_to_stop.set()
-    async with running(NeverReady("cache", log), budget=budget(), stop=told_to_stop):
+    stop_requested = asyncio.Event()
+    stop_requested.set()
+    async with running(NeverReady("cache", log), budget=budget(), stop=stop_requested):
         log.append("body")
     assert "body" in log
     assert log[-1] == "cache stops"

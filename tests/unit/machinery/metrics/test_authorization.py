@@ -1,4 +1,4 @@
-"""What is asked of the API server before somebody may scrape, and for how long it is remembered."""
+"""Reviews that the metrics endpoint requests before a scrape, and how long they are cached."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +24,7 @@ USER = {
 
 
 class Reviewer:
-    """A Transport to an API server that knows one token."""
+    """A Transport to an API server that accepts one token."""
 
     def __init__(self) -> None:
         self.allows = True
@@ -41,8 +41,8 @@ class Reviewer:
             self.failures -= 1
             raise TransportError("gone")
         if question["kind"] == "TokenReview":
-            known = question["spec"]["token"] == "good"  # noqa: S105
-            status = {"authenticated": True, "user": USER} if known else {"error": "who?"}
+            is_valid = question["spec"]["token"] == "good"  # noqa: S105
+            status = {"authenticated": True, "user": USER} if is_valid else {"error": "who?"}
         else:
             status = {"allowed": self.allows}
         return Response(201, {}, orjson.dumps({**question, "status": status}))
@@ -50,7 +50,7 @@ class Reviewer:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not served."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class Reviewer:
         return kinds
 
 
-class Door:
+class MetricsPage:
     """A guarded page, a reviewer and the time."""
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class Door:
         authorization = Authorization(Client(self.reviewer), clock=self.clock)
         self._handler = guarded(self._page, authorization)
 
-    async def _page(self, _asked: HttpRequest) -> HttpResponse:
+    async def _page(self, _request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, "page")
 
-    async def knock(self, header: str = "Bearer good", method: str = "GET") -> HttpResponse:
+    async def get(self, header: str = "Bearer good", method: str = "GET") -> HttpResponse:
         return await self._handler(HttpRequest(method, "/metrics", (), {"Authorization": header}))
 
 
@@ -82,13 +82,13 @@ BOTH = ["TokenReview", "SubjectAccessReview"]
 
 
 @pytest.fixture
-def door() -> Door:
-    return Door()
+def page() -> MetricsPage:
+    return MetricsPage()
 
 
-async def test_access_review_contains_all_user_attributes(door: Door) -> None:
-    assert await door.knock(method="POST") == HttpResponse(200, "page")
-    assert door.reviewer.questions[1]["spec"] == {
+async def test_access_review_contains_all_user_attributes(page: MetricsPage) -> None:
+    assert await page.get(method="POST") == HttpResponse(200, "page")
+    assert page.reviewer.questions[1]["spec"] == {
         "user": "ada",
         "uid": "7",
         "groups": ["staff"],
@@ -97,63 +97,63 @@ async def test_access_review_contains_all_user_attributes(door: Door) -> None:
     }
 
 
-async def test_a_user_is_known_for_a_minute_and_allowed_for_five(door: Door) -> None:
-    await door.knock()
-    assert door.reviewer.reviews() == BOTH
-    await door.clock.advance(59)
-    await door.knock()
-    assert door.reviewer.reviews() == []
-    await door.clock.advance(1)
-    await door.knock()
-    assert door.reviewer.reviews() == ["TokenReview"]
-    await door.clock.advance(240)
-    await door.knock()
-    assert door.reviewer.reviews() == BOTH
+async def test_a_user_is_known_for_a_minute_and_allowed_for_five(page: MetricsPage) -> None:
+    await page.get()
+    assert page.reviewer.reviews() == BOTH
+    await page.clock.advance(59)
+    await page.get()
+    assert page.reviewer.reviews() == []
+    await page.clock.advance(1)
+    await page.get()
+    assert page.reviewer.reviews() == ["TokenReview"]
+    await page.clock.advance(240)
+    await page.get()
+    assert page.reviewer.reviews() == BOTH
 
 
-async def test_denial_is_cached_for_half_a_minute(door: Door) -> None:
-    door.reviewer.allows = False
+async def test_denial_is_cached_for_half_a_minute(page: MetricsPage) -> None:
+    page.reviewer.allows = False
     denied = HttpResponse(403, "Authorization denied for user ada\n")
-    assert await door.knock() == denied
-    door.reviewer.allows = True
-    await door.clock.advance(29)
-    assert await door.knock() == denied
-    await door.clock.advance(1)
-    assert (await door.knock()).status == 200
+    assert await page.get() == denied
+    page.reviewer.allows = True
+    await page.clock.advance(29)
+    assert await page.get() == denied
+    await page.clock.advance(1)
+    assert (await page.get()).status == 200
 
 
-async def test_invalid_token_is_cached(door: Door) -> None:
-    assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
-    assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.reviews() == ["TokenReview"]
+async def test_invalid_token_is_cached(page: MetricsPage) -> None:
+    assert await page.get("Bearer bad") == HttpResponse(401, "Unauthorized\n")
+    assert await page.get("Bearer bad") == HttpResponse(401, "Unauthorized\n")
+    assert page.reviewer.reviews() == ["TokenReview"]
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer  "])
-async def test_missing_token_is_rejected_without_a_review(door: Door, header: str) -> None:
-    assert await door.knock(header) == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.reviews() == []
+async def test_missing_token_is_rejected_without_a_review(page: MetricsPage, header: str) -> None:
+    assert await page.get(header) == HttpResponse(401, "Unauthorized\n")
+    assert page.reviewer.reviews() == []
 
 
-async def test_transient_api_server_failure_is_retried(door: Door) -> None:
-    door.reviewer.failures = 4
+async def test_transient_api_server_failure_is_retried(page: MetricsPage) -> None:
+    page.reviewer.failures = 4
     async with asyncio.TaskGroup() as group:
-        knocking = group.create_task(door.knock())
+        pending = group.create_task(page.get())
         await at_rest()
-        first = door.clock.sleeping[0]
+        first = page.clock.sleeping[0]
         assert 0.5 <= first < 0.6
-        await door.clock.advance(10)
-    assert knocking.result().status == 200
+        await page.clock.advance(10)
+    assert pending.result().status == 200
 
 
 async def test_persistent_api_server_failure_is_not_cached(
-    door: Door,
+    page: MetricsPage,
 ) -> None:
-    door.reviewer.failures = 5
+    page.reviewer.failures = 5
     async with asyncio.TaskGroup() as group:
-        knocking = group.create_task(door.knock())
-        await door.clock.advance(10)
-    assert knocking.result() == HttpResponse(500, "Authentication failed\n")
-    assert (await door.knock()).status == 200
+        pending = group.create_task(page.get())
+        await page.clock.advance(10)
+    assert pending.result() == HttpResponse(500, "Authentication failed\n")
+    assert (await page.get()).status == 200
 
 
 def test_bearer_scheme_is_case_insensitive() -> None:

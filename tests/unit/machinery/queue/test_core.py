@@ -19,7 +19,7 @@ priorities = st.sampled_from([-100, -100, 0, 0, 10])
 
 
 class Tally:
-    """Counts what a queue tells, as metrics do."""
+    """Counts the queue's events, as metrics do."""
 
     def __init__(self) -> None:
         self.depths: Counter[int] = Counter()
@@ -49,8 +49,8 @@ class Tally:
 
 
 @dataclass
-class Wanted:
-    """What the model knows of a request that is to be handed out."""
+class Pending:
+    """The model's state of a pending request."""
 
     priority: int
     at: float
@@ -68,17 +68,17 @@ class QueueModel(RuleBasedStateMachine):
         self.arrivals = 0
         self.passed_over = 0
         self.taken = 0
-        self.wanted: dict[Request, Wanted] = {}
+        self.pending: dict[Request, Pending] = {}
         self.in_flight: dict[Request, float] = {}
 
-    def arrive(self, wish: Wanted) -> None:
+    def add_ready(self, entry: Pending) -> None:
         self.arrivals += 1
-        wish.arrived = self.arrivals
+        entry.arrived = self.arrivals
 
     def let_time_come(self) -> None:
-        due = [w for w in self.wanted.values() if w.arrived < 0 and w.at <= self.now]
-        for wish in sorted(due, key=lambda w: w.at):
-            self.arrive(wish)
+        due = [w for w in self.pending.values() if w.arrived < 0 and w.at <= self.now]
+        for entry in sorted(due, key=lambda w: w.at):
+            self.add_ready(entry)
 
     @rule(request=requests, priority=priorities, after=st.sampled_from([0.0, 0.0, -1.0, 1.0, 7.0]))
     def add(self, request: Request, priority: int, after: float) -> None:
@@ -87,20 +87,20 @@ class QueueModel(RuleBasedStateMachine):
         self.queue.add(request, self.now, priority=priority, after=after)
         self.let_time_come()
         at = self.now + max(after, 0)
-        wish = self.wanted.get(request)
-        if wish is None:
-            wish = self.wanted[request] = Wanted(priority, at)
+        entry = self.pending.get(request)
+        if entry is None:
+            entry = self.pending[request] = Pending(priority, at)
             if after <= 0:
-                self.arrive(wish)
+                self.add_ready(entry)
             return
-        if priority > wish.priority:
-            wish.priority = priority
-            if wish.arrived >= 0:
-                self.arrive(wish)
-        if wish.arrived < 0 and at < wish.at:
-            wish.at = at
+        if priority > entry.priority:
+            entry.priority = priority
+            if entry.arrived >= 0:
+                self.add_ready(entry)
+        if entry.arrived < 0 and at < entry.at:
+            entry.at = at
             if after <= 0:
-                self.arrive(wish)
+                self.add_ready(entry)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, PATIENCE + 1]))
     def time_passes(self, seconds: float) -> None:
@@ -111,21 +111,21 @@ class QueueModel(RuleBasedStateMachine):
         self.let_time_come()
         taken = self.queue.take(self.now)
         ready = [
-            (request, wish)
-            for request, wish in self.wanted.items()
-            if wish.arrived >= 0 and request not in self.in_flight
+            (request, entry)
+            for request, entry in self.pending.items()
+            if entry.arrived >= 0 and request not in self.in_flight
         ]
         if not ready:
             assert taken is None
             return
-        request, wish = self.whose_turn(ready)
-        assert taken == (request, wish.priority)
-        del self.wanted[request]
+        request, entry = self.next_request(ready)
+        assert taken == (request, entry.priority)
+        del self.pending[request]
         self.in_flight[request] = self.now
         self.taken += 1
-        assert self.tally.waits.pop() == pytest.approx(self.now - wish.at)
+        assert self.tally.waits.pop() == pytest.approx(self.now - entry.at)
 
-    def whose_turn(self, ready: list[tuple[Request, Wanted]]) -> tuple[Request, Wanted]:
+    def next_request(self, ready: list[tuple[Request, Pending]]) -> tuple[Request, Pending]:
         urgent = min(ready, key=lambda each: (-each[1].priority, each[1].arrived))
         oldest = min(ready, key=lambda each: (each[1].at, each[1].arrived))
         if oldest == urgent or self.now - oldest[1].at < PATIENCE:
@@ -139,7 +139,7 @@ class QueueModel(RuleBasedStateMachine):
         self.finish(data.draw(st.sampled_from(sorted(self.in_flight))))
 
     @rule(times=st.integers(1, TURNS))
-    def urgent_ones_come_and_go(self, times: int) -> None:
+    def process_urgent(self, times: int) -> None:
         for _ in range(times):
             before = set(self.in_flight)
             self.add(URGENT, 100, 0.0)
@@ -156,13 +156,13 @@ class QueueModel(RuleBasedStateMachine):
     def the_numbers_are_true(self) -> None:
         self.queue.promote_due(self.now)
         self.let_time_come()
-        ready = [request for request, wish in self.wanted.items() if wish.arrived >= 0]
-        waiting = [wish.at for wish in self.wanted.values() if wish.arrived < 0]
+        ready = [request for request, entry in self.pending.items() if entry.arrived >= 0]
+        waiting = [entry.at for entry in self.pending.values() if entry.arrived < 0]
         assert len(self.queue) == len(ready)
         assert self.queue.takeable == len(set(ready) - set(self.in_flight))
         assert self.queue.in_flight == len(self.in_flight)
         assert self.queue.next_ready_at == min(waiting, default=None)
-        assert +self.tally.depths == Counter(self.wanted[request].priority for request in ready)
+        assert +self.tally.depths == Counter(self.pending[request].priority for request in ready)
         assert self.tally.adds == len(ready) + self.taken
 
 
@@ -303,9 +303,9 @@ def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None
         now = PATIENCE + turn * 0.001
         queue.add(Request("live", str(turn)), now)
         handed_out.append(taken(queue, now))
-    turns_of_the_old = [n for n, request in enumerate(handed_out) if request in low]
-    assert [handed_out[n] for n in turns_of_the_old] == low
-    assert turns_of_the_old == [TURNS * (n + 1) - 1 for n in range(50)]
+    positions = [n for n, request in enumerate(handed_out) if request in low]
+    assert [handed_out[n] for n in positions] == low
+    assert positions == [TURNS * (n + 1) - 1 for n in range(50)]
 
 
 def test_short_waiting_does_not_overtake_higher_priority() -> None:

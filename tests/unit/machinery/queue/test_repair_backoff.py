@@ -12,15 +12,15 @@ TORCH, PLAIN = ObjectKey("", "torch"), ObjectKey("", "plain")
 async def test_each_time_the_pause_is_longer() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=16.0)
-    pauses, firsts = list[float](), list[bool]()
+    pauses, is_first = list[float](), list[bool]()
     for _ in range(7):
         pauses.append(backoff.pause(TORCH))
         await clock.advance(pauses[-1])
         assert backoff.pause(TORCH) == 0
-        firsts.append(backoff.record_write(TORCH))
+        is_first.append(backoff.record_write(TORCH))
         backoff.record_unchanged(TORCH)
     assert pauses == [0, 1, 2, 4, 8, 16, 16]
-    assert firsts == [False, True, *[False] * 5]
+    assert is_first == [False, True, *[False] * 5]
     assert backoff.pause(PLAIN) == 0
 
 
@@ -68,7 +68,9 @@ async def test_unchanged_entries_are_evicted_beyond_the_limit() -> None:
     assert len(backoff._writes) == 1
 
 
-async def fight(clock: FakeClock, *, until: float, reverted_after: float = 0.0) -> list[float]:
+async def repair_repeatedly(
+    clock: FakeClock, *, until: float, reverted_after: float = 0.0
+) -> list[float]:
     """Return the times of repairs if another client reverts each of them."""
     backoff, times = RepairBackoff[str](clock, first=0.1, longest=300.0), []
     start = clock.monotonic()
@@ -83,7 +85,7 @@ async def fight(clock: FakeClock, *, until: float, reverted_after: float = 0.0) 
 
 
 async def test_the_first_repairs_follow_quickly_and_later_ones_rarely() -> None:
-    times = await fight(FakeClock(), until=7200)
+    times = await repair_repeatedly(FakeClock(), until=7200)
     assert times[0] == 0
     assert times[3] < 2
     assert len([each for each in times if each < 60]) < 12
@@ -91,12 +93,12 @@ async def test_the_first_repairs_follow_quickly_and_later_ones_rarely() -> None:
 
 
 async def test_a_client_that_reverts_rarely_does_not_delay_repairs() -> None:
-    times = await fight(FakeClock(), until=3600, reverted_after=2 * RESET_AFTER)
+    times = await repair_repeatedly(FakeClock(), until=3600, reverted_after=2 * RESET_AFTER)
     assert len(times) == 30
 
 
 async def test_a_client_that_reverts_often_delays_repairs() -> None:
-    times = await fight(FakeClock(), until=3600, reverted_after=RESET_AFTER / 10)
+    times = await repair_repeatedly(FakeClock(), until=3600, reverted_after=RESET_AFTER / 10)
     assert len(times) < 30
 
 

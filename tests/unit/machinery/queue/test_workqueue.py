@@ -52,7 +52,7 @@ class Workers:
 async def workers(
     queue: WorkQueue, clock: FakeClock, count: int, seconds: float = 0.0
 ) -> AsyncIterator[Workers]:
-    """So many workers, each of whom works on each request for so many seconds."""
+    """A number of workers, each of which processes a request for a number of seconds."""
     team = Workers(queue, clock, seconds)
     async with asyncio.TaskGroup() as group:
         team.tasks = [group.create_task(team.work()) for _ in range(count)]

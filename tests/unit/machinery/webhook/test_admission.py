@@ -101,7 +101,7 @@ def test_broken_rules_are_unique_for_any_rule_names(rules: list[str]) -> None:
 
 @pytest.mark.parametrize("rule", [None, 7, ["a"]], ids=repr)
 def test_rule_that_is_not_a_string_is_converted(rule: object) -> None:
-    """Nobody has checked the types of somebody else's code."""
+    """The types of third-party code are not checked."""
     error = replace(required("a"), rule=rule)  # type: ignore[arg-type]
     assert broken_rules([error, error]) == (str(rule),)
 

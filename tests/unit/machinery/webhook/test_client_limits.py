@@ -26,7 +26,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.raw_https import trusting
 
 WITHIN = 60.0
-STRANGER, API_SERVER = "127.0.0.2", "127.0.0.3"
+OTHER_CLIENT, API_SERVER = "127.0.0.2", "127.0.0.3"
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -94,7 +94,7 @@ async def status_from(reader: asyncio.StreamReader) -> int:
 
 
 class Gate:
-    """A handler whose requests from the stranger do not end before they may."""
+    """A handler that holds the other client's requests until the test releases them."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -102,7 +102,7 @@ class Gate:
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = await size(request)
-        if CURRENT_CLIENT.get() == STRANGER:
+        if CURRENT_CLIENT.get() == OTHER_CLIENT:
             self.waiting += 1
             await self.opened.wait()
         return answer
@@ -118,8 +118,8 @@ async def test_idle_connections_of_an_unverified_client_are_evicted_for_another_
     async with serving(Limits(connections=6)) as callers:
         ours = await callers.open(API_SERVER)
         assert await posted(ours) == 200
-        theirs = await callers.many(STRANGER, 5)
-        for each in theirs:  # with a good answer nobody is a stranger by what he has sent
+        theirs = await callers.many(OTHER_CLIENT, 5)
+        for each in theirs:  # a successful response makes a client known
             assert await posted(each) == 200
         # Idle for longest, but of a client that has fewer connections.
         assert await posted(await callers.open(API_SERVER)) == 200
@@ -130,7 +130,7 @@ async def test_idle_connections_of_an_unverified_client_are_evicted_for_another_
 async def test_busy_connections_of_an_unverified_client_are_evicted_for_another_client() -> None:
     gate = Gate()
     async with serving(Limits(connections=4), gate) as callers, asyncio.TaskGroup() as tasks:
-        theirs = [tasks.create_task(posted(each)) for each in await callers.many(STRANGER, 4)]
+        theirs = [tasks.create_task(posted(each)) for each in await callers.many(OTHER_CLIENT, 4)]
         await gate.until_waiting(4)
         ours = await callers.many(API_SERVER, 2)
         assert [await posted(each) for each in ours] == [200, 200]
@@ -141,7 +141,7 @@ async def test_busy_connections_of_an_unverified_client_are_evicted_for_another_
 async def test_unfinished_requests_of_an_unverified_client_do_not_block_others() -> None:
     gate, limits = Gate(), Limits(requests=4, requests_per_client=3)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
-        for each in await callers.many(STRANGER, 10):
+        for each in await callers.many(OTHER_CLIENT, 10):
             tasks.create_task(posted(each))
         await gate.until_waiting(3)
         for each in await callers.many(API_SERVER, 3):
@@ -154,7 +154,7 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
     gate = Gate()
     limits = Limits(requests_per_client=1, start_within=0.2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
-        first, second = await callers.many(STRANGER, 2)
+        first, second = await callers.many(OTHER_CLIENT, 2)
         task = tasks.create_task(posted(first))
         await gate.until_waiting(1)
         gate_is_passed = tasks.create_task(posted(second))
@@ -167,7 +167,7 @@ async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> N
     gate = Gate()
     limits = Limits(small_body=100, bodies=3500, large_bodies=2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
-        for each in await callers.many(STRANGER, 8):
+        for each in await callers.many(OTHER_CLIENT, 8):
             tasks.create_task(posted(each, b"x" * 1000))
         await gate.until_waiting(2)
         assert await posted(await callers.open(API_SERVER), b"x" * 1000) == 200
@@ -178,7 +178,7 @@ async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> N
 async def test_connections_in_their_handshake_are_counted() -> None:
     tls = self_signed(SystemClock().now())
     async with serving(Limits(connections=3), tls=tls) as callers:
-        silent = await callers.many(STRANGER, 3)  # none of which begins a handshake
+        silent = await callers.many(OTHER_CLIENT, 3)  # none of which begins a handshake
         ours = await callers.open(API_SERVER, trusting())
         assert await posted(ours) == 200
         assert await status_from(silent[0][0]) == 0
@@ -187,7 +187,7 @@ async def test_connections_in_their_handshake_are_counted() -> None:
 async def test_handshakes_that_do_not_end_do_not_delay_another_client() -> None:
     tls = self_signed(SystemClock().now())
     async with serving(Limits(handshakes=2), tls=tls) as callers:
-        await callers.many(STRANGER, 5)
+        await callers.many(OTHER_CLIENT, 5)
         assert await posted(await callers.open(API_SERVER, trusting())) == 200
 
 
@@ -195,19 +195,19 @@ async def test_unfinished_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tls_listener, "HANDSHAKE_WITHIN", 0.2)
     tls = self_signed(SystemClock().now())
     async with serving(Limits(handshakes=1), tls=tls) as callers:
-        reader, _ = await callers.open(STRANGER)
+        reader, _ = await callers.open(OTHER_CLIENT)
         assert await reader.read() == b""
         # Its place is free again.
-        assert await posted(await callers.open(STRANGER, trusting())) == 200
+        assert await posted(await callers.open(OTHER_CLIENT, trusting())) == 200
 
 
 async def test_a_server_stops_with_handshakes_in_progress() -> None:
     tls = self_signed(SystemClock().now())
     async with serving(Limits(), tls=tls) as callers:
-        reader, _ = await callers.open(STRANGER)
+        reader, _ = await callers.open(OTHER_CLIENT)
         assert await posted(await callers.open(API_SERVER, trusting())) == 200
-        stranger = reader
-    assert await status_from(stranger) == 0
+        other = reader
+    assert await status_from(other) == 0
 
 
 async def test_reads_for_one_client_do_not_use_up_the_rate_of_another() -> None:
@@ -220,7 +220,7 @@ async def test_reads_for_one_client_do_not_use_up_the_rate_of_another() -> None:
             await limiter.wait()
 
     async with asyncio.TaskGroup() as tasks:
-        flood = tasks.create_task(reads_for(STRANGER, 3))
+        flood = tasks.create_task(reads_for(OTHER_CLIENT, 3))
         await asyncio.sleep(0)
         async with asyncio.timeout(WITHIN):
             await tasks.create_task(reads_for(API_SERVER, 2))

@@ -41,7 +41,7 @@ async def break_down(_: AdmissionRequest) -> AdmissionResponse:
     raise ValueError("the secret of the house")
 
 
-class Desk:
+class ReviewServer:
     """A handler with one path, and what it has counted."""
 
     def __init__(
@@ -57,15 +57,15 @@ class Desk:
             most_in_flight=most_in_flight,
         )
 
-    async def ask(self, body: Any = None, **asked: Any) -> HttpResponse:
-        return await self.send(orjson.dumps(body or review()), **asked)
+    async def post(self, body: Any = None, **options: Any) -> HttpResponse:
+        return await self.send(orjson.dumps(body or review()), **options)
 
-    async def send(self, body: bytes, *, client: str = "", **asked: Any) -> HttpResponse:
+    async def send(self, body: bytes, *, client: str = "", **options: Any) -> HttpResponse:
         CURRENT_CLIENT.set(client)
-        return await self.handle(question(body, **asked))
+        return await self.handle(question(body, **options))
 
-    async def response(self, **asked: Any) -> Any:
-        answer = await self.ask(**asked)
+    async def response(self, **options: Any) -> Any:
+        answer = await self.post(**options)
         assert answer.status == 200
         assert answer.content_type == "application/json"
         assert isinstance(answer.body, bytes)
@@ -97,13 +97,13 @@ def question(  # noqa: PLR0913  as many as a request has parts
 
 
 async def test_review_gets_a_review_response() -> None:
-    response = await Desk(allow).response()
+    response = await ReviewServer(allow).response()
     assert response == {"uid": UID, "allowed": True, "status": {"code": 200}}
 
 
 async def test_denial_is_a_regular_response_and_logged_at_debug() -> None:
     with capture_logs(processors=[merge_contextvars]) as logs:
-        response = await Desk(forbid, clock=FakeClock()).response()
+        response = await ReviewServer(forbid, clock=FakeClock()).response()
     assert response["allowed"] is False
     assert response["status"]["message"] == "spec: Forbidden: no"
     assert logs == [
@@ -122,24 +122,34 @@ async def test_denial_is_a_regular_response_and_logged_at_debug() -> None:
 
 
 async def test_denial_callback_is_called_for_each_denial() -> None:
-    desk = Desk(forbid)
+    review_server = ReviewServer(forbid)
     for dry_run in (False, True):
-        await desk.ask(review(dryRun=dry_run))
-    told = [(path, request.dry_run, verdict.rules) for path, request, verdict in desk.refused]
-    assert told == [(PATH, False, ("no",)), (PATH, True, ("no",))]
-    kind = Desk(allow)
-    await kind.ask()
+        await review_server.post(review(dryRun=dry_run))
+    refusals = [
+        (path, request.dry_run, verdict.rules) for path, request, verdict in review_server.refused
+    ]
+    assert refusals == [(PATH, False, ("no",)), (PATH, True, ("no",))]
+    kind = ReviewServer(allow)
+    await kind.post()
     await kind.send(b"what?")
     assert kind.refused == []
 
 
 async def test_denial_callback_is_called_for_denials_without_object() -> None:
-    broken, full, late = Desk(break_down), Desk(allow, most_in_flight=0), Desk(allow)
+    broken, full, late = (
+        ReviewServer(break_down),
+        ReviewServer(allow, most_in_flight=0),
+        ReviewServer(allow),
+    )
     with capture_logs():
-        await broken.ask()
-    await full.ask()
-    await late.ask(timeout="1ns")
-    rules = [verdict.rules for desk in (broken, full, late) for _, _, verdict in desk.refused]
+        await broken.post()
+    await full.post()
+    await late.post(timeout="1ns")
+    rules = [
+        verdict.rules
+        for review_server in (broken, full, late)
+        for _, _, verdict in review_server.refused
+    ]
     assert rules == [("internal-error",), ("too-many-requests",), ("timeout",)]
 
 
@@ -152,7 +162,7 @@ async def test_each_path_has_its_validator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("options", "status"),
     [
         ({"method": "GET"}, 405),
         ({"method": "PUT"}, 405),
@@ -166,48 +176,48 @@ async def test_each_path_has_its_validator() -> None:
     ],
 )
 async def test_invalid_admission_request_gets_an_http_error_status(
-    asked: dict[str, Any], status: int
+    options: dict[str, Any], status: int
 ) -> None:
-    assert (await Desk(allow).ask(**asked)).status == status
+    assert (await ReviewServer(allow).post(**options)).status == status
 
 
 async def test_body_read_error_determines_the_response_status() -> None:
     async def never() -> bytes:
         raise BodyError(408, "The body was not received in time.")
 
-    desk = Desk(allow)
-    answer = await desk.ask(read=never)
+    review_server = ReviewServer(allow)
+    answer = await review_server.post(read=never)
     assert (answer.status, answer.body) == (408, "The body was not received in time.\n")
-    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
+    assert review_server.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
 
 
 async def test_a_validator_that_breaks_refuses_without_telling_its_secrets() -> None:
-    desk = Desk(break_down)
+    review_server = ReviewServer(break_down)
     with capture_logs() as logs:
-        response = await desk.response()
+        response = await review_server.response()
     assert (response["allowed"], response["status"]["code"]) == (False, 500)
     assert response["status"]["reason"] == "InternalError"
     assert "secret" not in str(response)
     assert [(entry["event"], entry["exc_info"]) for entry in logs if "exc_info" in entry] == [
         ("admission_failed", True)
     ]
-    assert desk.count("controller_runtime_webhook_panics_total") == 1
+    assert review_server.count("controller_runtime_webhook_panics_total") == 1
 
 
 async def test_a_validator_whose_own_waiting_timed_out_has_broken() -> None:
-    async def wait_in_vain(_: AdmissionRequest) -> AdmissionResponse:
+    async def wait_forever(_: AdmissionRequest) -> AdmissionResponse:
         raise TimeoutError
 
-    assert (await Desk(wait_in_vain).response())["status"]["code"] == 500
+    assert (await ReviewServer(wait_forever).response())["status"]["code"] == 500
 
 
 async def test_details_that_are_not_valid_json_count_as_a_failure() -> None:
-    async def tell_too_much(_: AdmissionRequest) -> AdmissionResponse:
+    async def return_too_much(_: AdmissionRequest) -> AdmissionResponse:
         return AdmissionResponse(allowed=False, code=403, details={"number": 2**70})
 
-    desk = Desk(tell_too_much)
-    assert (await desk.response())["status"]["code"] == 500
-    assert desk.count("controller_runtime_webhook_panics_total") == 1
+    review_server = ReviewServer(return_too_much)
+    assert (await review_server.response())["status"]["code"] == 500
+    assert review_server.count("controller_runtime_webhook_panics_total") == 1
 
 
 async def test_response_is_sent_before_the_client_timeout() -> None:
@@ -215,12 +225,12 @@ async def test_response_is_sent_before_the_client_timeout() -> None:
         await asyncio.Event().wait()
         return ALLOWED
 
-    desk = Desk(never)
+    review_server = ReviewServer(never)
     async with asyncio.timeout(10):
-        response = await desk.response(timeout="200ms")
+        response = await review_server.response(timeout="200ms")
     assert (response["allowed"], response["status"]["code"]) == (False, 504)
     assert response["status"]["reason"] == "Timeout"
-    assert desk.count("controller_runtime_webhook_panics_total") == 0
+    assert review_server.count("controller_runtime_webhook_panics_total") == 0
 
 
 async def test_the_time_that_a_body_took_counts() -> None:
@@ -236,9 +246,11 @@ async def test_the_time_that_a_body_took_counts() -> None:
         return ALLOWED
 
     async with asyncio.timeout(9), asyncio.TaskGroup() as group:
-        asking = group.create_task(Desk(never, clock=clock).response(read=slowly, timeout="10s"))
+        pending = group.create_task(
+            ReviewServer(never, clock=clock).response(read=slowly, timeout="10s")
+        )
         await clock.advance(9.45)
-        response = await asking
+        response = await pending
     assert waited
     assert response["status"]["code"] == 504  # after 50 ms, not after 9.5 s
 
@@ -259,9 +271,9 @@ async def test_request_queued_beyond_its_deadline_is_not_processed() -> None:
         clock.worked += 4
         return ALLOWED
 
-    desk = Desk(work_hard, clock=clock)
+    review_server = ReviewServer(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
+        tasks = [group.create_task(review_server.response(timeout="10s")) for _ in range(5)]
     assert [task.result()["status"]["code"] for task in tasks] == [200, 200, 200, 504, 504]
     assert len(seen) == 3
 
@@ -278,13 +290,15 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
         await gate.wait()
         return ALLOWED
 
-    desk = Desk(wait)
+    review_server = ReviewServer(wait)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(desk.send(large(review(name=name)), client=name[0], timeout="30s"))
+            group.create_task(
+                review_server.send(large(review(name=name)), client=name[0], timeout="30s")
+            )
             for name in ("a1", "a2", "b", "c")
         ]
-        small = group.create_task(desk.ask(review(name="small")))
+        small = group.create_task(review_server.post(review(name="small")))
         await at_rest()
         assert sorted(begun) == ["a1", "b", "small"]
         gate.set()
@@ -300,21 +314,21 @@ async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() ->
         clock.work(0.05)
         return ALLOWED
 
-    desk = Desk(work_hard, clock=clock)
+    review_server = ReviewServer(work_hard, clock=clock)
 
     async def send(name: str) -> HttpResponse:
-        return await desk.send(large(review(name=name)), client=name, timeout="30s")
+        return await review_server.send(large(review(name=name)), client=name, timeout="30s")
 
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(send("stranger")) for _ in range(MOST_LARGE_WAITING)]
         await clock.advance(0.2)
         before = len(begun)
-        victims = [group.create_task(send("victim")) for _ in range(5)]
+        delayed = [group.create_task(send("victim")) for _ in range(5)]
         await clock.advance(60)
-    assert all(task.result().status == 200 for task in (*flood, *victims))
-    # The stranger's review that has started, and then one of each client in turn.
+    assert all(task.result().status == 200 for task in (*flood, *delayed))
+    # The other client's review that has started, and then one of each client in turn.
     last = len(begun) - begun[::-1].index("victim")
-    assert begun[before:last].count("stranger") <= len(victims) + 1
+    assert begun[before:last].count("stranger") <= len(delayed) + 1
 
 
 async def test_client_with_too_many_large_bodies_waiting_is_rejected_alone() -> None:
@@ -324,14 +338,14 @@ async def test_client_with_too_many_large_bodies_waiting_is_rejected_alone() -> 
         await gate.wait()
         return ALLOWED
 
-    desk = Desk(wait)
+    review_server = ReviewServer(wait)
     body = large(review())
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         for _ in range(MOST_LARGE_WAITING + 1):
-            group.create_task(desk.send(body, client="a", timeout="30s"))
+            group.create_task(review_server.send(body, client="a", timeout="30s"))
         await at_rest()
-        late = await desk.send(body, client="a")
-        other = group.create_task(desk.send(body, client="b"))
+        late = await review_server.send(body, client="a")
+        other = group.create_task(review_server.send(body, client="b"))
         await at_rest()
         assert (late.status, late.body) == (429, "Too many large bodies at a time: try again.\n")
         group.create_task(opened(gate))
@@ -349,16 +363,16 @@ async def test_large_body_waiting_too_long_gets_retry_after() -> None:
         await gate.wait()
         return ALLOWED
 
-    desk = Desk(wait)
+    review_server = ReviewServer(wait)
     body = large(review())
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        first = [group.create_task(desk.send(body, client=each)) for each in "ab"]
+        first = [group.create_task(review_server.send(body, client=each)) for each in "ab"]
         await at_rest()
-        late = await desk.send(body, timeout="100ms")
+        late = await review_server.send(body, timeout="100ms")
         assert (late.status, late.body) == (429, "Too many large bodies at a time: try again.\n")
         gate.set()
     assert all(task.result().status == 200 for task in first)
-    assert (await desk.send(body)).status == 200
+    assert (await review_server.send(body)).status == 200
 
 
 class WorkClock(FakeClock):
@@ -376,9 +390,9 @@ async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> No
         clock.work(0.1)
         return ALLOWED
 
-    desk = Desk(work_hard, clock=clock)
+    review_server = ReviewServer(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(desk.send(large(review()))) for _ in range(4)]
+        tasks = [group.create_task(review_server.send(large(review()))) for _ in range(4)]
         await clock.advance(5)
     assert all(task.result().status == 200 for task in tasks)
     pauses = [after - before for before, after in pairwise(begun)]
@@ -395,15 +409,15 @@ async def test_small_body_does_not_wait_for_the_pauses_between_large_ones() -> N
             clock.work(0.05)
         return ALLOWED
 
-    desk = Desk(work_hard, clock=clock)
+    review_server = ReviewServer(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
         for _ in range(50):
-            group.create_task(desk.send(large(review())))
+            group.create_task(review_server.send(large(review())))
         await clock.advance(0.3)
-        asked_at = clock.monotonic()
-        group.create_task(desk.ask(review(name="small")))
+        started_at = clock.monotonic()
+        group.create_task(review_server.post(review(name="small")))
         await clock.advance(30)
-    assert small[0] - asked_at <= 0.1
+    assert small[0] - started_at <= 0.1
 
 
 async def test_large_body_that_waits_too_long_for_a_pause_is_rejected_with_retry() -> None:
@@ -413,9 +427,9 @@ async def test_large_body_that_waits_too_long_for_a_pause_is_rejected_with_retry
         clock.work(0.2)
         return ALLOWED
 
-    desk = Desk(work_hard, clock=clock)
-    assert (await desk.send(large(review()))).status == 200
-    late = await desk.send(large(review()), timeout="100ms")
+    review_server = ReviewServer(work_hard, clock=clock)
+    assert (await review_server.send(large(review()))).status == 200
+    late = await review_server.send(large(review()), timeout="100ms")
     assert (late.status, late.body) == (429, "Too many large bodies at a time: try again.\n")
 
 
@@ -443,10 +457,10 @@ async def test_one_review_is_validated_in_each_pass_of_the_event_loop() -> None:
         passes.count()
         return ALLOWED
 
-    desk = Desk(count)
+    review_server = ReviewServer(count)
     async with asyncio.TaskGroup() as group:
         for _ in range(100):
-            group.create_task(desk.response())
+            group.create_task(review_server.response())
         group.create_task(passes.until(100))
     assert (max(passes.counts), passes.total) == (1, 100)
 
@@ -462,10 +476,10 @@ async def test_one_waiting_review_continues_per_event_loop_iteration() -> None:
         passes.count()
         return ALLOWED
 
-    desk = Desk(read_something)
+    review_server = ReviewServer(read_something)
     async with asyncio.TaskGroup() as group:
         for _ in range(20):
-            group.create_task(desk.response())
+            group.create_task(review_server.response())
         await at_rest()
         assert arrived == 20
         gate.set()
@@ -480,11 +494,11 @@ async def test_reviews_of_a_client_that_wait_for_a_turn_do_not_delay_those_of_an
         order.append(request.name)
         return ALLOWED
 
-    desk = Desk(note)
+    review_server = ReviewServer(note)
     async with asyncio.TaskGroup() as group:
         for name in (*["stranger"] * 50, "victim"):
             body = orjson.dumps(review(name=name))
-            group.create_task(desk.send(body, client=name))
+            group.create_task(review_server.send(body, client=name))
     assert order.index("victim") <= 2
 
 
@@ -495,23 +509,23 @@ async def test_excess_requests_get_retry_after() -> None:
         await gate.wait()
         return ALLOWED
 
-    desk = Desk(wait, most_in_flight=3)
+    review_server = ReviewServer(wait, most_in_flight=3)
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(desk.response()) for _ in range(3)]
+        waiting = [group.create_task(review_server.response()) for _ in range(3)]
         await at_rest()
-        late = await desk.response()
+        late = await review_server.response()
         gate.set()
     assert (late["allowed"], late["status"]["code"]) == (False, 429)
     assert late["status"]["reason"] == "TooManyRequests"
     assert late["status"]["details"] == {"retryAfterSeconds": 1}
     assert all(task.result()["allowed"] for task in waiting)
-    assert (await desk.response())["allowed"]
+    assert (await review_server.response())["allowed"]
 
 
 async def test_concurrent_requests_are_counted_even_without_a_queue() -> None:
-    desk = Desk(allow, most_in_flight=3)
+    review_server = ReviewServer(allow, most_in_flight=3)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(desk.response()) for _ in range(10)]
+        tasks = [group.create_task(review_server.response()) for _ in range(10)]
     codes = [task.result()["status"]["code"] for task in tasks]
     assert sorted(codes) == [200] * 3 + [429] * 7
 
@@ -519,29 +533,31 @@ async def test_concurrent_requests_are_counted_even_without_a_queue() -> None:
 async def test_slow_request_is_logged() -> None:
     clock = FakeClock()
 
-    async def ponder(_: AdmissionRequest) -> AdmissionResponse:
+    async def think(_: AdmissionRequest) -> AdmissionResponse:
         await clock.sleep(1.5)
         return ALLOWED
 
-    desk = Desk(ponder, clock=clock)
+    review_server = ReviewServer(think, clock=clock)
     with capture_logs() as logs:
         async with asyncio.TaskGroup() as group:
-            group.create_task(desk.response())
+            group.create_task(review_server.response())
             await clock.advance(1.5)
     assert [(entry["event"], entry["seconds"]) for entry in logs] == [("admission_slow", 1.5)]
 
 
 async def test_requests_are_counted_by_path_and_status() -> None:
-    desk = Desk(forbid)
-    await desk.response()
-    await desk.ask(method="GET")
-    await desk.ask(path="/made/up")
-    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="200") == 1
-    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="405") == 1
-    assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0
-    assert desk.count("controller_runtime_webhook_latency_seconds_count", webhook=PATH) == 2
-    assert desk.count("machinery_webhook_verdicts_total", webhook=PATH, code="403") == 1
-    assert b"/made/up" not in desk.metrics.render()
+    review_server = ReviewServer(forbid)
+    await review_server.response()
+    await review_server.post(method="GET")
+    await review_server.post(path="/made/up")
+    assert review_server.count(f"{REQUESTS}_total", webhook=PATH, code="200") == 1
+    assert review_server.count(f"{REQUESTS}_total", webhook=PATH, code="405") == 1
+    assert review_server.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0
+    assert (
+        review_server.count("controller_runtime_webhook_latency_seconds_count", webhook=PATH) == 2
+    )
+    assert review_server.count("machinery_webhook_verdicts_total", webhook=PATH, code="403") == 1
+    assert b"/made/up" not in review_server.metrics.render()
 
 
 async def test_requests_in_flight_are_seen_while_they_are() -> None:
@@ -551,10 +567,10 @@ async def test_requests_in_flight_are_seen_while_they_are() -> None:
         await gate.wait()
         return ALLOWED
 
-    desk = Desk(wait)
+    review_server = ReviewServer(wait)
     async with asyncio.TaskGroup() as group:
-        group.create_task(desk.response())
+        group.create_task(review_server.response())
         await at_rest()
-        assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 1
+        assert review_server.count(f"{REQUESTS}_in_flight", webhook=PATH) == 1
         gate.set()
-    assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0
+    assert review_server.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0

@@ -17,7 +17,7 @@ from tests.support.reviews import UID, review, train_job
 
 
 def nested(levels: int) -> Any:
-    """A list in a list, so many of them."""
+    """Lists nested to this depth."""
     value: list[Any] = []
     for _ in range(levels - 1):
         value = [value]

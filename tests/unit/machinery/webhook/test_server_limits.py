@@ -68,7 +68,7 @@ class Caller:
         return int(head.split()[1]), await self.reader.readexactly(int(length))
 
     async def is_closed(self) -> bool:
-        """Waits until the other side has closed, whatever it says before it does."""
+        """Waits until the other side has closed, and discards its data."""
         try:
             while await self.reader.read(65536):
                 pass
@@ -135,8 +135,8 @@ async def test_bodies_together_have_a_limit_too() -> None:
     read: asyncio.Queue[int] = asyncio.Queue()
     gate = asyncio.Event()
 
-    async def size_later(asked: HttpRequest) -> HttpResponse:
-        answer = await size(asked)
+    async def size_later(http_request: HttpRequest) -> HttpResponse:
+        answer = await size(http_request)
         read.put_nowait(answer.status)
         await gate.wait()
         return answer
@@ -183,13 +183,13 @@ async def test_malformed_body_encoding_is_a_bad_request() -> None:
 async def test_disconnected_client_leaves_no_tasks() -> None:
     gone = asyncio.Event()
 
-    async def tell(asked: HttpRequest) -> HttpResponse:
-        answer = await size(asked)
+    async def respond(http_request: HttpRequest) -> HttpResponse:
+        answer = await size(http_request)
         if answer.status == 400:
             gone.set()
         return answer
 
-    async with serving(Limits(small_body=0, bodies=1000), tell) as server:
+    async with serving(Limits(small_body=0, bodies=1000), respond) as server:
         for _ in range(3):
             caller = await server.call()
             await caller.send(HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
@@ -227,17 +227,17 @@ async def test_idle_timeout_is_longer_than_the_header_timeout() -> None:
         assert await caller.post(b"abc") == (200, b"3 bytes")
 
 
-@pytest.mark.parametrize("said", [b"", HEAD])
+@pytest.mark.parametrize("sent", [b"", HEAD])
 async def test_request_received_in_time_is_served_by_a_slow_server(
-    said: bytes, monkeypatch: pytest.MonkeyPatch
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "AT_ONCE", 5.0)  # that of a machine which stalls before, too
     async with serving(Limits(silent_within=0.5, headers_within=0.5)) as server:
         caller = await server.call()
-        await caller.send(said)
+        await caller.send(sent)
         assert await (await server.call()).post(b"") == (200, b"0 bytes")  # so it has been read
         request = HEAD + b"Content-Length: 1\r\n\r\nx"
-        caller.writer.write(request[len(said) :])  # to the socket, where it waits for the loop
+        caller.writer.write(request[len(sent) :])  # to the socket, where it waits for the loop
         time.sleep(0.6)  # noqa: ASYNC251  it is this that is tried
         assert await caller.answer() == (200, b"1 bytes")
 
@@ -282,11 +282,11 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
 
 
 async def test_a_slow_handler_is_not_mistaken_for_slow_headers() -> None:
-    async def ponder(_: HttpRequest) -> HttpResponse:
+    async def think(_: HttpRequest) -> HttpResponse:
         await asyncio.sleep(1.5)
         return HttpResponse(200, "done")
 
-    async with serving(Limits(headers_within=0.7), ponder) as server:
+    async with serving(Limits(headers_within=0.7), think) as server:
         assert await (await server.call()).post(b"") == (200, b"done")
 
 
@@ -311,45 +311,45 @@ async def test_unverified_connections_are_evicted_first() -> None:
     async with serving(Limits(connections=3)) as server:
         known, silent, slow = await good(server), await server.call(), await server.call()
         await slow.send(HEAD)
-        for stranger in (silent, slow):
+        for stalled_caller in (silent, slow):
             await good(server)
-            assert await stranger.is_closed()
+            assert await stalled_caller.is_closed()
         assert await known.post(b"a") == (200, b"1 bytes")
 
 
 async def test_one_connection_too_many_is_closed_at_once_if_none_is_idle() -> None:
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
 
-    async def wait(asked: HttpRequest) -> HttpResponse:
+    async def wait(http_request: HttpRequest) -> HttpResponse:
         begun.release()
         await gate.wait()
-        return await size(asked)
+        return await size(http_request)
 
     async with (
         serving(Limits(connections=2), wait) as server,
         asyncio.TaskGroup() as group,
     ):
         busy = [await server.call(), await server.call()]
-        asked = [group.create_task(each.post(b"abc")) for each in busy]
+        http_request = [group.create_task(each.post(b"abc")) for each in busy]
         for _ in busy:
             await begun.acquire()
         assert await (await server.call()).is_closed()
         gate.set()
-        assert [await each for each in asked] == [(200, b"3 bytes")] * 2
+        assert [await each for each in http_request] == [(200, b"3 bytes")] * 2
         assert await (await server.call()).post(b"abc") == (200, b"3 bytes")
 
 
 async def test_connection_without_successful_response_has_a_short_idle_timeout() -> None:
-    async def miss(asked: HttpRequest) -> HttpResponse:
-        return HttpResponse(404 if asked.path == "/x" else 200, "")
+    async def respond_404(http_request: HttpRequest) -> HttpResponse:
+        return HttpResponse(404 if http_request.path == "/x" else 200, "")
 
-    async with serving(Limits(response_within=0.2), miss) as server:
-        stranger, known = await server.call(), await server.call()
-        assert await stranger.post(b"") == (404, b"")
+    async with serving(Limits(response_within=0.2), respond_404) as server:
+        stalled_caller, known = await server.call(), await server.call()
+        assert await stalled_caller.post(b"") == (404, b"")
         await known.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await known.answer() == (200, b"")
         assert await known.post(b"") == (404, b"")
-        assert await stranger.is_closed()
+        assert await stalled_caller.is_closed()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.4):
                 await known.is_closed()
@@ -363,17 +363,17 @@ async def test_client_that_never_reads_the_response_is_closed(
 
     begun = asyncio.Event()
 
-    async def tell_much(asked: HttpRequest) -> HttpResponse:
-        if asked.path != "/much":
+    async def respond_at_length(http_request: HttpRequest) -> HttpResponse:
+        if http_request.path != "/much":
             return HttpResponse(200, b"x")
         begun.set()
         return HttpResponse(200, b"x" * 20_000_000)
 
-    async with serving(Limits(response_within=2.0, connections=1), tell_much) as server:
-        deaf = await server.call()
-        assert await deaf.post(b"") == (200, b"x")
-        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await deaf.send(b"GET /much HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
+    async with serving(Limits(response_within=2.0, connections=1), respond_at_length) as server:
+        stalled = await server.call()
+        assert await stalled.post(b"") == (200, b"x")
+        stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stalled.send(b"GET /much HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
 
         async def is_room() -> bool:
             caller = await server.call()
@@ -393,23 +393,23 @@ async def test_client_that_never_reads_the_response_is_closed(
 async def test_client_that_never_reads_the_response_is_closed_below_tls_too(
     length: int, ending: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def tell(_: HttpRequest) -> HttpResponse:
+    async def respond(_: HttpRequest) -> HttpResponse:
         return HttpResponse(200, b"x" * length)
 
     closed, forget = asyncio.Event(), Connections.closed
 
-    def closed_and_seen(everyone: Connections, connection: Connection) -> None:
-        forget(everyone, connection)
+    def closed_and_recorded(open_connections: Connections, connection: Connection) -> None:
+        forget(open_connections, connection)
         closed.set()
 
-    monkeypatch.setattr(Connections, "closed", closed_and_seen)
+    monkeypatch.setattr(Connections, "closed", closed_and_recorded)
     tls = self_signed(SystemClock().now())
-    async with serving(Limits(response_within=0.5), tell, tls) as server:
-        deaf = await server.call(trusting())
-        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await deaf.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
+    async with serving(Limits(response_within=0.5), respond, tls) as server:
+        stalled = await server.call(trusting())
+        stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stalled.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
         await closed.wait()
-        deaf.writer.transport.abort()
+        stalled.writer.transport.abort()
 
 
 @pytest.mark.parametrize(
@@ -417,23 +417,23 @@ async def test_client_that_never_reads_the_response_is_closed_below_tls_too(
 )
 async def test_headers_behind_a_request_are_cut_off_like_others(request_: bytes) -> None:
     async with serving(Limits(headers_within=1.0)) as server:
-        hasty, patient = await server.call(), await server.call()
-        await patient.send(request_)
-        assert await patient.answer() == (200, b"3 bytes")
-        await hasty.send(request_ + b"POST /x HTTP/1.1\r\nHo")
-        assert await hasty.answer() == (200, b"3 bytes")
-        assert await hasty.is_closed()
-        await patient.send(request_)  # who sent nothing more was kept
-        assert await patient.answer() == (200, b"3 bytes")
+        pipelining, sequential = await server.call(), await server.call()
+        await sequential.send(request_)
+        assert await sequential.answer() == (200, b"3 bytes")
+        await pipelining.send(request_ + b"POST /x HTTP/1.1\r\nHo")
+        assert await pipelining.answer() == (200, b"3 bytes")
+        assert await pipelining.is_closed()
+        await sequential.send(request_)  # who sent nothing more was kept
+        assert await sequential.answer() == (200, b"3 bytes")
 
 
 async def test_pipelined_headers_have_the_same_timeout() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    async def wait(asked: HttpRequest) -> HttpResponse:
+    async def wait(http_request: HttpRequest) -> HttpResponse:
         begun.set()
         await gate.wait()
-        return await size(asked)
+        return await size(http_request)
 
     async with serving(Limits(headers_within=0.2), wait) as server:
         caller = await server.call()
@@ -456,8 +456,8 @@ async def test_expect_continue_is_answered() -> None:
     async with serving(Limits(body=1000, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-        told = await caller.reader.readuntil(b"\r\n\r\n")
-        assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+        interim = await caller.reader.readuntil(b"\r\n\r\n")
+        assert interim == b"HTTP/1.1 100 Continue\r\n\r\n"
         await caller.send(b"abc")
         assert await caller.answer() == (200, b"3 bytes")
         await caller.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
@@ -496,13 +496,13 @@ async def test_requests_in_flight_get_responses_before_shutdown() -> None:
         await ready.wait()
         busy = Caller(*await asyncio.open_connection("127.0.0.1", server.port))
         idle = Caller(*await asyncio.open_connection("127.0.0.1", server.port))
-        asking = group.create_task(busy.post(b""))
+        pending = group.create_task(busy.post(b""))
         await begun.wait()
         stop.set()
         assert await idle.is_closed()
         assert not running_server.done()
         gate.set()
-        assert await asking == (200, b"done")
+        assert await pending == (200, b"done")
         await running_server
         assert await busy.is_closed()
         for caller in (busy, idle):

@@ -1,4 +1,4 @@
-"""The framework: phases in their order, plugins in theirs, and nobody's documents changed."""
+"""The framework: order of phases and plugins, and unchanged input documents."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ SERVICES = Resource("", "v1", "Service", "services", namespaced=True, decode=uns
 
 
 class Recorder:
-    """Tells on a list what it is asked to do, and does `act` when it is."""
+    """Appends each call to a list, and calls `act`."""
 
     def __init__(self, name: str, log: list[str], act: Callable[[], Any] = lambda: None) -> None:
         self.name = name  # type: ignore[misc]
@@ -139,9 +139,9 @@ CALLS: dict[str, Callable[[Framework], Any]] = {
 }
 
 
-def call_everything(whole: Framework) -> None:
+def call_all_phases(tested: Framework) -> None:
     for call in CALLS.values():
-        call(whole)
+        call(tested)
 
 
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -211,14 +211,14 @@ each_phase = pytest.mark.parametrize("phase", EXTENSION_POINTS, ids=lambda phase
 
 @each_phase
 def test_plugin_is_called_only_for_its_extension_points(phase: type) -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def answer(*arguments: object) -> Any:
-        asked.append(len(arguments))
+        calls.append(len(arguments))
         return ANSWERS.get(phase, ())
 
-    call_everything(only(phase, answer))
-    assert len(asked) == 1
+    call_all_phases(only(phase, answer))
+    assert len(calls) == 1
 
 
 def test_objects_are_ordered_by_apply_order_and_then_by_plugin() -> None:
@@ -299,7 +299,7 @@ def test_a_failure_bears_the_name_of_its_plugin(
         raise error
 
     with pytest.raises(PluginFailedError) as raised:
-        call_everything(only(phase, answer))
+        call_all_phases(only(phase, answer))
     assert str(raised.value) == f"plugin only failed: {message}"
     assert raised.value.__cause__ is error
 
@@ -335,8 +335,10 @@ def test_error_raised_by_a_validation_is_one_of_the_findings() -> None:
 def test_runtime_error_is_a_finding_at_the_runtime_ref() -> None:
     error = InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
     reference = {"name": "torch-distributed"}
-    told = invalid("spec.runtimeRef", reference, "TrainingRuntime runtime: spec.a: Required value")
-    assert raising(error).validate(info(), None, JOB) == ValidationResult([told])
+    reported = invalid(
+        "spec.runtimeRef", reference, "TrainingRuntime runtime: spec.a: Required value"
+    )
+    assert raising(error).validate(info(), None, JOB) == ValidationResult([reported])
 
 
 @pytest.mark.parametrize(
@@ -355,8 +357,8 @@ def test_a_plugin_that_gives_something_else_fails_by_name(call: str, message: st
 @pytest.mark.parametrize(
     ("phase", "call", "message"),
     [
-        (NodeLayoutExtension, lambda whole: whole.layout(RUNTIME), "a NodeLayout"),
-        (RBACExtension, lambda whole: whole.rbac_rules(), "a RBACRule"),
+        (NodeLayoutExtension, lambda tested: tested.layout(RUNTIME), "a NodeLayout"),
+        (RBACExtension, lambda tested: tested.rbac_rules(), "a RBACRule"),
         (PolicyExtension, lambda _: None, "a Policy"),
     ],
 )
@@ -419,9 +421,9 @@ def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(
 
 
 def test_runtime_without_the_policy_is_not_validated() -> None:
-    whole = framework(greeter("acme"))
-    assert whole.validate_runtime(RUNTIME) == ValidationResult()
-    assert whole.validate_runtime(annotated("{}")) == ValidationResult(warnings=["runtime True"])
+    tested = framework(greeter("acme"))
+    assert tested.validate_runtime(RUNTIME) == ValidationResult()
+    assert tested.validate_runtime(annotated("{}")) == ValidationResult(warnings=["runtime True"])
 
 
 def test_runtime_that_cannot_be_used_is_validated_without_info() -> None:
@@ -434,23 +436,23 @@ def test_invalid_runtime_that_a_validation_raises_is_an_error() -> None:
     def validate_runtime(_self: Any, _runtime: AnyRuntime, _info: Info | None) -> ValidationResult:
         raise InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
 
-    whole = framework(greeter("acme", validate_runtime=validate_runtime))
-    assert whole.validate_runtime(annotated("{}")) == ValidationResult([required("spec.a")])
+    tested = framework(greeter("acme", validate_runtime=validate_runtime))
+    assert tested.validate_runtime(annotated("{}")) == ValidationResult([required("spec.a")])
 
 
 def test_policy_of_a_disabled_plugin_prevents_planning() -> None:
-    whole = Framework([Status("status", [])], disabled=[greeter("acme")])
+    tested = Framework([Status("status", [])], disabled=[greeter("acme")])
     with pytest.raises(InvalidRuntimeError) as raised:
-        whole.plan(new_info(JOB, annotated("not even valid")), JOB)
+        tested.plan(new_info(JOB, annotated("not even valid")), JOB)
     [error] = raised.value.errors
     assert str(error) == f"{PATH}: Forbidden: needs the plugin acme, which is disabled"
-    assert whole.plan(info(), JOB) == []
+    assert tested.plan(info(), JOB) == []
 
 
 @pytest.mark.parametrize("other", [greeter("other"), Planner("acme", [])], ids=["policy", "name"])
 def test_disabled_plugin_is_replaced_by_one_with_its_policy_or_name(other: Plugin) -> None:
-    whole = Framework([other, Status("status", [])], disabled=[greeter("acme")])
-    assert whole.plan(new_info(JOB, annotated("{}")), JOB) == []
+    tested = Framework([other, Status("status", [])], disabled=[greeter("acme")])
+    assert tested.plan(new_info(JOB, annotated("{}")), JOB) == []
 
 
 def test_layout_is_that_of_the_first_plugin_that_returns_one() -> None:
@@ -462,8 +464,8 @@ def test_layout_is_that_of_the_first_plugin_that_returns_one() -> None:
 
 def test_layout_of_a_disabled_plugin_is_known() -> None:
     disabled = Planner("off", [], lambda: NodeLayout("worker"))
-    whole = Framework([Status("status", [])], disabled=[disabled])
-    assert whole.layout(RUNTIME) == NodeLayout("worker")
+    tested = Framework([Status("status", [])], disabled=[disabled])
+    assert tested.layout(RUNTIME) == NodeLayout("worker")
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)

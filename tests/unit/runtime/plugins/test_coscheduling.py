@@ -20,21 +20,21 @@ def scheduled(*jobs: Object, **policy: Any) -> Object:
     )
 
 
-def there(kind: str, api_version: str, **spec: Any) -> Object:
+def existing(kind: str, api_version: str, **spec: Any) -> Object:
     owners = [{"controller": True, "uid": UID}]
     metadata = {"name": "demo", "namespace": NAMESPACE, "ownerReferences": owners}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def jobset(**spec: Any) -> Object:
-    return there("JobSet", "jobset.x-k8s.io/v1alpha2", **spec)
+    return existing("JobSet", "jobset.x-k8s.io/v1alpha2", **spec)
 
 
-POD_GROUP = there("PodGroup", "scheduling.x-k8s.io/v1alpha1")
+POD_GROUP = existing("PodGroup", "scheduling.x-k8s.io/v1alpha1")
 
 
 def pod_labels(jobset: Any) -> dict[str, Any]:
-    """What is said about the pods of each job."""
+    """The settings of the pods of each job."""
     return {
         name: job["template"]["spec"]["template"].get("metadata")
         for name, job in jobs_of(jobset).items()
@@ -126,7 +126,7 @@ def test_pod_group_is_applied_until_its_pods_exist(
 
 def test_a_pod_group_of_another_scheduler_is_not_ours() -> None:
     document = scheduled()
-    other = there("PodGroup", "scheduling.volcano.sh/v1beta1")
+    other = existing("PodGroup", "scheduling.volcano.sh/v1beta1")
     assert list(plan(job_on(document), document, other, jobset())) == ["PodGroup"]
 
 

@@ -35,20 +35,22 @@ Waits = Mapping[str, str]
 
 def job(name: str, step: str | None = None, *, after: Waits | None = None, **extra: Any) -> Object:
     """A replicated job that waits for others, by name, to be Ready or Complete."""
-    made = {**replicated_job(name, step), **extra}
-    made["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
+    replicated = {**replicated_job(name, step), **extra}
+    replicated["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
     if after is not None:
-        made["dependsOn"] = [{"name": other, "status": status} for other, status in after.items()]
-    return made
+        replicated["dependsOn"] = [
+            {"name": other, "status": status} for other, status in after.items()
+        ]
+    return replicated
 
 
 def node(**extra: Any) -> Object:
     return job("node", "trainer", **extra)
 
 
-def with_resources(made: Object, **resources: Object) -> Object:
-    made["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] = resources
-    return made
+def with_resources(replicated: Object, **resources: Object) -> Object:
+    replicated["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] = resources
+    return replicated
 
 
 def on(*jobs: Object, **template: Any) -> Object:
@@ -91,8 +93,8 @@ def test_initializers_are_not_in_the_gang_that_waits_for_them() -> None:
 
 
 def test_initializers_without_dependents_are_in_the_gang() -> None:
-    everybody = [DATASET, "node"]
-    assert gang(job(DATASET), node()) == (everybody, everybody)
+    all_jobs = [DATASET, "node"]
+    assert gang(job(DATASET), node()) == (all_jobs, all_jobs)
 
 
 def test_launcher_waiting_for_its_workers_is_not_counted() -> None:
@@ -186,8 +188,8 @@ def test_jobs_in_any_order_wait_for_none(policy: Object | None) -> None:
 
 @pytest.mark.parametrize("after", [{"later": "Complete"}, {"node": "Ready"}, {"none": "Complete"}])
 def test_dependency_that_jobset_rejects_is_ignored(after: Waits) -> None:
-    everybody = ["node", "later"]
-    assert gang(node(after=after), job("later")) == (everybody, everybody)
+    all_jobs = ["node", "later"]
+    assert gang(node(after=after), job("later")) == (all_jobs, all_jobs)
 
 
 def simulated(waits: Mapping[str, Waits], ready: set[str], complete: set[str]) -> set[str]:
@@ -224,24 +226,22 @@ def test_gang_contains_the_jobs_that_jobset_starts_together(
         job(name, "trainer" if name == trainer else None, after=after, replicas=replicas[name])
         for name, after in waits.items()
     ]
-    everybody = set(waits)
+    all_jobs = set(waits)
     must_end = {
         name: {
-            each
-            for each in everybody
-            if name not in simulated(waits, everybody, everybody - {each})
+            each for each in all_jobs if name not in simulated(waits, all_jobs, all_jobs - {each})
         }
-        for name in everybody
+        for name in all_jobs
     }
-    members = {name for name in everybody if must_end[name] == must_end[trainer]}
+    members = {name for name in all_jobs if must_end[name] == must_end[trainer]}
     # Whoever is not in the gang is scheduled alone, and so is over sooner or later.
-    free = everybody - {name for name in members if replicas[name]}
+    free = all_jobs - {name for name in members if replicas[name]}
     quorum = {
         name for name in simulated(waits, ready=free, complete=free) & members if replicas[name]
     }
     found_members, found_quorum = gang(*jobs)
     assert (set(found_members), set(found_quorum)) == (members, quorum)
-    assert found_quorum  # a gang of nobody would be refused
+    assert found_quorum  # an empty gang would be rejected
 
 
 def test_totals_are_over_all_replicas() -> None:
@@ -301,9 +301,9 @@ def runtime_class(name: str = "kata", **extra: Any) -> Object:
     return {**head, "metadata": {"name": name}, **extra}
 
 
-def of_class(made: Object, name: str | None = "kata", **pod: Any) -> Object:
-    made["template"]["spec"]["template"]["spec"] |= {"runtimeClassName": name, **pod}
-    return made
+def of_class(replicated: Object, name: str | None = "kata", **pod: Any) -> Object:
+    replicated["template"]["spec"]["template"]["spec"] |= {"runtimeClassName": name, **pod}
+    return replicated
 
 
 def test_totals_have_the_defaults_of_the_namespace() -> None:
@@ -371,25 +371,25 @@ def test_watches_cover_pod_groups_and_inputs_of_their_totals(resource: Any) -> N
 
 def stored(name: str, document: Object, namespace: str = NAMESPACE, **spec: Any) -> Object:
     """A suspended TrainJob on this runtime, in any namespace."""
-    made = job_on(document, name, **{"suspend": True, **spec})
-    return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+    replicated = job_on(document, name, **{"suspend": True, **spec})
+    return {**replicated, "metadata": {**replicated["metadata"], "namespace": namespace}}
 
 
 def running(name: str, document: Object, namespace: str = NAMESPACE) -> list[Object]:
     """A TrainJob that is not suspended, and its JobSet."""
-    made = stored(name, document, namespace, suspend=False)
-    made["metadata"]["uid"] = f"uid-of-{name}"
+    replicated = stored(name, document, namespace, suspend=False)
+    replicated["metadata"]["uid"] = f"uid-of-{name}"
     owner = {"kind": "TrainJob", "name": name, "uid": f"uid-of-{name}", "controller": True}
     metadata = {"name": name, "namespace": namespace, "ownerReferences": [owner]}
     job_set = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata}
-    return [made, {**job_set, "spec": {}}]
+    return [replicated, {**job_set, "spec": {}}]
 
 
 def test_limit_range_event_enqueues_train_jobs_of_its_namespace_without_pods() -> None:
     plain = runtime()
     finished = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
     finished["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-    there = GivenObjects(
+    reader = GivenObjects(
         [
             stored("waiting", plain),
             *running("running", plain),
@@ -399,7 +399,7 @@ def test_limit_range_event_enqueues_train_jobs_of_its_namespace_without_pods() -
             stored("cannot-start", plain, suspend=False),
         ]
     )
-    assert [*filter(None, waiting_in_namespace(limit_range(), there))] == [
+    assert [*filter(None, waiting_in_namespace(limit_range(), reader))] == [
         ObjectKey(NAMESPACE, "waiting"),
         ObjectKey(NAMESPACE, "also"),
         ObjectKey(NAMESPACE, "cannot-start"),
@@ -410,10 +410,10 @@ def in_(document: Object, namespace: str) -> Object:
     return {**document, "metadata": {**document["metadata"], "namespace": namespace}}
 
 
-def woken(*there: Object) -> list[ObjectKey]:
-    found = [*waiting_for_class(runtime_class(), GivenObjects(there))]
+def enqueued(*reader: Object) -> list[ObjectKey]:
+    found = [*waiting_for_class(runtime_class(), GivenObjects(reader))]
     # Others get their turn after each runtime, whether or not it is concerned.
-    assert len(found) >= sum(each["kind"].endswith("TrainingRuntime") for each in there)
+    assert len(found) >= sum(each["kind"].endswith("TrainingRuntime") for each in reader)
     return [each for each in found if each is not None]
 
 
@@ -421,7 +421,7 @@ def test_runtime_class_event_enqueues_train_jobs_without_pods_once() -> None:
     """Defect D33."""
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node()), of_class(job("side"))])
     own = runtime("own", jobs=[node(), of_class(job("side"))])
-    there = [
+    reader = [
         shared,
         in_(own, "left"),
         stored("same", shared, "left"),
@@ -429,7 +429,7 @@ def test_runtime_class_event_enqueues_train_jobs_without_pods_once() -> None:
         *running("running", shared, "left"),
         stored("local", own, "left"),
     ]
-    assert woken(*there) == [
+    assert enqueued(*reader) == [
         ObjectKey("left", "same"),
         ObjectKey("right", "same"),
         ObjectKey("left", "local"),
@@ -439,20 +439,20 @@ def test_runtime_class_event_enqueues_train_jobs_without_pods_once() -> None:
 def test_runtime_of_another_namespace_is_not_matched() -> None:
     """Defect D33."""
     own = runtime("own", jobs=[of_class(node())])
-    assert woken(in_(own, "left"), stored("local", own, "right")) == []
+    assert enqueued(in_(own, "left"), stored("local", own, "right")) == []
 
 
 def test_a_namesake_of_the_other_kind_is_another_runtime() -> None:
     shared = runtime("both", "ClusterTrainingRuntime", [of_class(node())])
     own = in_(runtime("both"), NAMESPACE)
-    assert woken(shared, own, stored("local", own)) == []
+    assert enqueued(shared, own, stored("local", own)) == []
 
 
 def test_runtime_class_event_does_not_enqueue_train_jobs_of_foreign_runtimes() -> None:
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node())])
     foreign = stored("foreign", shared)
     foreign["spec"]["runtimeRef"]["apiGroup"] = "example.com"
-    assert woken(shared, foreign) == []
+    assert enqueued(shared, foreign) == []
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_runtime_class_event_does_not_enqueue_train_jobs_of_foreign_runtimes() -
 )
 def test_runtimes_without_the_class_or_without_pods_enqueue_nothing(spec: Object | None) -> None:
     broken = {**runtime("broken", "ClusterTrainingRuntime"), "spec": spec}
-    assert woken(broken, stored("waiting", broken), in_(train_job(suspend=True), "left")) == []
+    assert enqueued(broken, stored("waiting", broken), in_(train_job(suspend=True), "left")) == []
 
 
 @pytest.mark.parametrize(("nodes", "members", "gpus"), [(1, 1, "2"), (2, 1, "2"), (5, 4, "8")])
@@ -486,24 +486,26 @@ states = st.sampled_from(["Ready", "Complete"])
 
 
 @st.composite
-def jobs_that_wait(draw: st.DrawFn) -> list[Object]:
+def jobs_with_dependencies(draw: st.DrawFn) -> list[Object]:
     """Some jobs, each of which waits for some others; one may train."""
-    made: list[Object] = []
+    replicated: list[Object] = []
     trainer = draw(st.integers(0, 6))
     for index in range(draw(st.integers(1, 6))):
         after = draw(st.dictionaries(st.sampled_from([f"j{n}" for n in range(7)]), states))
         step = "trainer" if index == trainer else None
-        made.append(job(f"j{index}", step, after=after, replicas=draw(st.integers(0, 2))))
-    return made
+        replicated.append(job(f"j{index}", step, after=after, replicas=draw(st.integers(0, 2))))
+    return replicated
 
 
 def by_sets(jobs: list[Object], *, in_order: bool) -> tuple[list[str], list[str]]:
     """The gang by the sets of jobs that are over before each starts, written down one by one."""
     waits: dict[str, dict[str, str]] = {}
     for each in jobs:
-        said = {other["name"]: other["status"] for other in each.get("dependsOn") or ()}
+        dependencies = {other["name"]: other["status"] for other in each.get("dependsOn") or ()}
         waits[each["name"]] = {
-            name: said.get(name, "Ready") for name in waits if in_order or name in said
+            name: dependencies.get(name, "Ready")
+            for name in waits
+            if in_order or name in dependencies
         }
     over: dict[str, frozenset[str]] = {}
     for name, awaited in waits.items():
@@ -512,7 +514,7 @@ def by_sets(jobs: list[Object], *, in_order: bool) -> tuple[list[str], list[str]
     trains = [each["name"] for each in jobs if "metadata" in each["template"]]
     anchor = trains[0] if trains else max(over, key=lambda name: len(over[name]))
     members = [name for name in over if over[name] == over[anchor]]
-    # One with a step has one replica, whatever it says.
+    # A job with an ancestor label has one replica, whatever its spec sets.
     pods = {each["name"]: 1 if each["name"] in trains else each["replicas"] for each in jobs}
     waiting: set[str] = set()
     quorum = []
@@ -525,7 +527,7 @@ def by_sets(jobs: list[Object], *, in_order: bool) -> tuple[list[str], list[str]
     return members, quorum
 
 
-@given(jobs_that_wait(), st.booleans())
+@given(jobs_with_dependencies(), st.booleans())
 def test_gang_is_that_of_the_definition_by_sets(jobs: list[Object], in_order: bool) -> None:
     policy = {"startupPolicy": {"startupPolicyOrder": "InOrder"}} if in_order else {}
     assert gang(*jobs, **policy) == by_sets(jobs, in_order=in_order)

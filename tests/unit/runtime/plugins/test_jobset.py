@@ -112,8 +112,8 @@ def test_initializers_get_the_fields_of_the_job_and_run_without_them() -> None:
         "env": [{"name": "SPLIT", "value": "train"}, {"name": "EMPTY"}],
         "secretRef": {"name": "token"},
     }
-    made = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
-    assert container_of(made, DATASET, DATASET) == {
+    planned_jobset = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
+    assert container_of(planned_jobset, DATASET, DATASET) == {
         "name": DATASET,
         "image": "trainer",
         "env": [
@@ -123,15 +123,15 @@ def test_initializers_get_the_fields_of_the_job_and_run_without_them() -> None:
         ],
         "envFrom": [{"secretRef": {"name": "token"}}],
     }
-    assert container_of(made, MODEL, MODEL) == {"name": MODEL, "image": "trainer"}
-    assert [jobs_of(made)[step]["replicas"] for step in (DATASET, MODEL)] == [1, 1]
+    assert container_of(planned_jobset, MODEL, MODEL) == {"name": MODEL, "image": "trainer"}
+    assert [jobs_of(planned_jobset)[step]["replicas"] for step in (DATASET, MODEL)] == [1, 1]
 
 
 def test_storage_uri_has_precedence_over_a_variable_of_the_same_name() -> None:
     """Defect D19."""
     asset = {"storageUri": "hf://data", "env": [{"name": "STORAGE_URI", "value": "other"}]}
-    made = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
-    assert container_of(made, DATASET, DATASET)["env"] == [
+    planned_jobset = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
+    assert container_of(planned_jobset, DATASET, DATASET)["env"] == [
         {"name": "STORAGE_URI", "value": "hf://data"}
     ]
 
@@ -145,8 +145,8 @@ def test_every_source_of_a_variable_is_preserved() -> None:
         {"secretKeyRef": {"name": "s", "key": "k", "optional": True}},
     ]
     env = [{"name": f"V{index}", "valueFrom": each} for index, each in enumerate(sources)]
-    made = plan(job_on(PLAIN, trainer={"env": env}), PLAIN)["JobSet"]
-    assert container_of(made)["env"] == env
+    planned_jobset = plan(job_on(PLAIN, trainer={"env": env}), PLAIN)["JobSet"]
+    assert container_of(planned_jobset)["env"] == env
 
 
 @pytest.mark.parametrize(("kind", "config"), [("dataset", "dataset"), ("model", "model")])
@@ -186,8 +186,12 @@ def test_g14_initializers_are_found_by_their_label_not_by_their_name() -> None:
     document = runtime(jobs=[replicated_job("fetch", DATASET), replicated_job()], mlPolicy={})
     pod = document["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod["spec"]["containers"][0]["name"] = DATASET
-    made = plan(job_on(document, initializer={"dataset": {"storageUri": "a"}}), document)["JobSet"]
-    assert container_of(made, "fetch", DATASET)["env"] == [{"name": "STORAGE_URI", "value": "a"}]
+    planned_jobset = plan(job_on(document, initializer={"dataset": {"storageUri": "a"}}), document)[
+        "JobSet"
+    ]
+    assert container_of(planned_jobset, "fetch", DATASET)["env"] == [
+        {"name": "STORAGE_URI", "value": "a"}
+    ]
 
 
 def test_name_that_jobset_would_reject_is_rejected_early() -> None:
@@ -241,13 +245,15 @@ def test_the_end_of_the_jobset_is_the_end_of_the_job() -> None:
             {"name": "other"},
         ],
     }
-    seen = JobSet().observe_status(TrainJob.parse(job_on(PLAIN)), GivenObjects([jobset(status)]))
-    assert seen is not None
-    assert [each.dump() for each in seen.conditions] == [
+    observed = JobSet().observe_status(
+        TrainJob.parse(job_on(PLAIN)), GivenObjects([jobset(status)])
+    )
+    assert observed is not None
+    assert [each.dump() for each in observed.conditions] == [
         {"type": "Complete", "status": "True", **ended}
     ]
     counts = ("ready", "succeeded", "failed", "active", "suspended")
-    assert [each.dump() for each in seen.jobs] == [
+    assert [each.dump() for each in observed.jobs] == [
         {"name": "node", "ready": 1, "succeeded": 2, "failed": 3, "active": 4, "suspended": 5},
         {"name": "other", **dict.fromkeys(counts, 0)},
     ]
@@ -275,8 +281,8 @@ def test_overrides_change_only_while_the_job_is_suspended() -> None:
 
 def test_overrides_do_not_change_while_pods_are_still_there() -> None:
     rows = [{"name": "node", "active": 1}, {"name": "other", "active": 0}]
-    there = jobset({"replicatedJobsStatus": rows})
-    found = findings(overridden("suspended", "a"), PLAIN, there, old=overridden("suspended"))
+    live = jobset({"replicatedJobsStatus": rows})
+    found = findings(overridden("suspended", "a"), PLAIN, live, old=overridden("suspended"))
     assert [error.detail for error in found.errors] == [
         "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob node is still "
         "active"
@@ -285,9 +291,13 @@ def test_overrides_do_not_change_while_pods_are_still_there() -> None:
 
 def test_pods_of_all_jobs_are_counted_where_they_run() -> None:
     document = runtime(mlPolicy={"numNodes": 3})
-    made = jobs_of(plan(job_on(document), document)["JobSet"])["node"]
-    job_spec = made["template"]["spec"]
-    assert (made["replicas"], job_spec["parallelism"], job_spec["completions"]) == (1, 3, 3)
+    planned_jobset = jobs_of(plan(job_on(document), document)["JobSet"])["node"]
+    job_spec = planned_jobset["template"]["spec"]
+    assert (planned_jobset["replicas"], job_spec["parallelism"], job_spec["completions"]) == (
+        1,
+        3,
+        3,
+    )
     assert "restartPolicy" not in pod_of(plan(job_on(document), document)["JobSet"])
 
 

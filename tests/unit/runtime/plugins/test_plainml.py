@@ -8,15 +8,15 @@ PLAIN = runtime(
 
 
 def test_num_nodes_of_the_job_is_used() -> None:
-    made = plan(job_on(PLAIN, trainer={"numNodes": 5}), PLAIN)["JobSet"]
-    assert jobs_of(made)["node"]["template"]["spec"]["parallelism"] == 5
+    jobset = plan(job_on(PLAIN, trainer={"numNodes": 5}), PLAIN)["JobSet"]
+    assert jobs_of(jobset)["node"]["template"]["spec"]["parallelism"] == 5
 
 
 def test_nodes_count_without_a_policy_too() -> None:
     document = runtime()
     del document["spec"]["mlPolicy"]
-    made = plan(job_on(document, trainer={"numNodes": 5}), document)["JobSet"]
-    assert jobs_of(made)["node"]["template"]["spec"]["parallelism"] == 5
+    jobset = plan(job_on(document, trainer={"numNodes": 5}), document)["JobSet"]
+    assert jobs_of(jobset)["node"]["template"]["spec"]["parallelism"] == 5
 
 
 def test_variables_of_the_job_replace_those_of_the_runtime_in_their_places() -> None:

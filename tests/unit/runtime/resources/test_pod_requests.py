@@ -12,7 +12,9 @@ Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 
 
-def asks(restart: str | None = None, limits: Object | None = None, **requests: Any) -> Object:
+def with_requests(
+    restart: str | None = None, limits: Object | None = None, **requests: Any
+) -> Object:
     """A container with these requests."""
     policy = {"restartPolicy": restart} if restart else {}
     return {**policy, "resources": {"requests": requests, "limits": limits}}
@@ -24,7 +26,7 @@ def requests_of(*containers: Object, **spec: Any) -> dict[str, str]:
 
 
 def test_requests_of_containers_are_added() -> None:
-    assert requests_of(asks(cpu="1", memory="1Gi"), asks(cpu="500m")) == {
+    assert requests_of(with_requests(cpu="1", memory="1Gi"), with_requests(cpu="500m")) == {
         "cpu": "1500m",
         "memory": "1Gi",
     }
@@ -43,29 +45,35 @@ def test_pod_without_resources_has_no_requests(spec: Object) -> None:
 
 
 def test_missing_request_defaults_to_the_limit() -> None:
-    assert requests_of(asks(limits={"cpu": "4", GPU: 8}, cpu=1)) == {"cpu": "1", GPU: "8"}
-    assert requests_of(asks(limits={"cpu": "4"}, cpu="0")) == {"cpu": "0"}
+    assert requests_of(with_requests(limits={"cpu": "4", GPU: 8}, cpu=1)) == {"cpu": "1", GPU: "8"}
+    assert requests_of(with_requests(limits={"cpu": "4"}, cpu="0")) == {"cpu": "0"}
 
 
 def test_largest_init_container_counts_if_it_exceeds_the_containers() -> None:
-    init = [asks(cpu="3", memory="1Gi"), asks(cpu="2", memory="4Gi")]
-    assert requests_of(asks(cpu="1", memory="2Gi"), initContainers=init) == {
+    init = [with_requests(cpu="3", memory="1Gi"), with_requests(cpu="2", memory="4Gi")]
+    assert requests_of(with_requests(cpu="1", memory="2Gi"), initContainers=init) == {
         "cpu": "3",
         "memory": "4Gi",
     }
 
 
 def test_sidecar_is_added_to_later_containers() -> None:
-    sidecar = asks("Always", cpu="1")
-    assert requests_of(asks(cpu="2"), initContainers=[sidecar]) == {"cpu": "3"}
-    assert requests_of(asks(cpu="2"), initContainers=[sidecar, asks(cpu="5")]) == {"cpu": "6"}
-    assert requests_of(asks(cpu="2"), initContainers=[asks(cpu="5"), sidecar]) == {"cpu": "5"}
-    assert requests_of(asks(), initContainers=[sidecar, sidecar, asks(cpu="5")]) == {"cpu": "7"}
+    sidecar = with_requests("Always", cpu="1")
+    assert requests_of(with_requests(cpu="2"), initContainers=[sidecar]) == {"cpu": "3"}
+    assert requests_of(
+        with_requests(cpu="2"), initContainers=[sidecar, with_requests(cpu="5")]
+    ) == {"cpu": "6"}
+    assert requests_of(
+        with_requests(cpu="2"), initContainers=[with_requests(cpu="5"), sidecar]
+    ) == {"cpu": "5"}
+    assert requests_of(
+        with_requests(), initContainers=[sidecar, sidecar, with_requests(cpu="5")]
+    ) == {"cpu": "7"}
 
 
 def test_pod_level_requests_replace_those_of_containers() -> None:
     whole = {"requests": {"cpu": "8", "hugepages-2Mi": "8Mi", GPU: "8"}}
-    assert requests_of(asks(cpu="1", memory="1Gi"), resources=whole) == {
+    assert requests_of(with_requests(cpu="1", memory="1Gi"), resources=whole) == {
         "cpu": "8",
         "memory": "1Gi",
         "hugepages-2Mi": "8Mi",
@@ -74,8 +82,8 @@ def test_pod_level_requests_replace_those_of_containers() -> None:
 
 def test_pod_level_limit_counts_where_no_container_has_a_request() -> None:
     whole = {"limits": {"cpu": "8", "memory": "8Gi", "hugepages-2Mi": "8Mi"}}
-    asked = asks(limits={"hugepages-2Mi": "2Mi"}, cpu="0")
-    assert requests_of(asked, resources=whole) == {
+    pod = with_requests(limits={"hugepages-2Mi": "2Mi"}, cpu="0")
+    assert requests_of(pod, resources=whole) == {
         "cpu": "0",
         "memory": "8Gi",
         "hugepages-2Mi": "8Mi",
@@ -85,22 +93,28 @@ def test_pod_level_limit_counts_where_no_container_has_a_request() -> None:
 def test_overhead_is_added() -> None:
     overhead = {"cpu": "250m", "memory": "64Mi"}
     whole = {"requests": {"cpu": "2"}}
-    assert requests_of(asks(cpu="1"), resources=whole, overhead=overhead) == {
+    assert requests_of(with_requests(cpu="1"), resources=whole, overhead=overhead) == {
         "cpu": "2250m",
         "memory": "64Mi",
     }
 
 
 def test_amounts_are_rounded_up_to_thousandths() -> None:
-    assert requests_of(asks(cpu="100u"), asks(cpu="100u")) == {"cpu": "2m"}
+    assert requests_of(with_requests(cpu="100u"), with_requests(cpu="100u")) == {"cpu": "2m"}
 
 
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"containers": [{}, asks(cpu="x")]}, "containers[1].resources.requests[cpu]"),
-        ({"containers": [asks(limits={GPU: "x"})]}, f"containers[0].resources.limits[{GPU}]"),
-        ({"initContainers": [asks(cpu=True)]}, "initContainers[0].resources.requests[cpu]"),
+        ({"containers": [{}, with_requests(cpu="x")]}, "containers[1].resources.requests[cpu]"),
+        (
+            {"containers": [with_requests(limits={GPU: "x"})]},
+            f"containers[0].resources.limits[{GPU}]",
+        ),
+        (
+            {"initContainers": [with_requests(cpu=True)]},
+            "initContainers[0].resources.requests[cpu]",
+        ),
         ({"resources": {"limits": {"cpu": "x"}}}, "resources.limits[cpu]"),
         ({"overhead": {"cpu": "x"}}, "overhead[cpu]"),
     ],

@@ -1,4 +1,4 @@
-"""Overrides that change nothing are told, by their place; those that do are not."""
+"""Ineffective overrides cause a warning with their path; effective ones do not."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ def document() -> Object:
 
 
 def override(*targets: str, metadata: Object | None = None, **spec: Any) -> Object:
-    said: Object = {"targetJobs": [{"name": each} for each in targets or ("node",)]}
-    return said | {"spec": spec} | ({"metadata": metadata} if metadata else {})
+    entry: Object = {"targetJobs": [{"name": each} for each in targets or ("node",)]}
+    return entry | {"spec": spec} | ({"metadata": metadata} if metadata else {})
 
 
 def warned(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[str]:
@@ -80,8 +80,8 @@ def test_override_that_changes_a_value_is_not_reported(other: Object) -> None:
 
 
 def test_second_of_two_equal_overrides_is_reported() -> None:
-    twin = override(serviceAccountName="you")
-    assert warned(twin, twin) == [idle(1)]
+    duplicate = override(serviceAccountName="you")
+    assert warned(duplicate, duplicate) == [idle(1)]
 
 
 def test_override_replaced_by_a_later_one_is_reported() -> None:
@@ -104,19 +104,19 @@ def test_overrides_beyond_a_number_are_not_compared() -> None:
 
     assert warned(*many(MOST_COMPARED)) == [undone(index) for index in range(MOST_COMPARED - 1)]
     assert warned(*many(MOST_COMPARED + 1)) == []
-    twins = many(MOST_MERGED - 1)
-    assert warned(*twins, twins[-1]) == [idle(MOST_MERGED - 1)]
-    assert warned(*twins, twins[-1], twins[-1]) == []
+    duplicates = many(MOST_MERGED - 1)
+    assert warned(*duplicates, duplicates[-1]) == [idle(MOST_MERGED - 1)]
+    assert warned(*duplicates, duplicates[-1], duplicates[-1]) == []
 
 
 def test_very_large_overrides_are_not_compared() -> None:
-    def told(size: int) -> list[str]:
+    def found_warnings(size: int) -> list[str]:
         first, last = (
             override(metadata={"annotations": {"note": note}}) for note in ("x" * size, "y")
         )
         return warned(first, last, override())
 
     # All three are merged into the job once, and once more for each of the two that change it.
-    assert told(MOST_WORK // 12) == [idle(2), undone(0)]
-    assert told(MOST_WORK // 5) == [idle(2)]
-    assert told(MOST_WORK // 3) == []
+    assert found_warnings(MOST_WORK // 12) == [idle(2), undone(0)]
+    assert found_warnings(MOST_WORK // 5) == [idle(2)]
+    assert found_warnings(MOST_WORK // 3) == []

@@ -37,8 +37,8 @@ def tuning(name: str = "torchtune-llama3.2-1b", gpus: int = 2, nodes: int = 1) -
 
 
 def mpi(*jobs: str) -> Object:
-    made = [replicated_job(job, "trainer" if job == jobs[0] else None) for job in jobs]
-    return runtime(jobs=made, mlPolicy={"mpi": {"runLauncherAsNode": True}})
+    template_jobs = [replicated_job(job, "trainer" if job == jobs[0] else None) for job in jobs]
+    return runtime(jobs=template_jobs, mlPolicy={"mpi": {"runLauncherAsNode": True}})
 
 
 def volcano(priority: str | None = None) -> Object:
@@ -68,7 +68,7 @@ class Rule:
     broken: Object
     message: str
     kept: Object = field(default_factory=dict)
-    kept_on: Object | None = None  # another runtime, if not the TrainJob is to be mended
+    kept_on_runtime: Object | None = None  # another runtime, if the runtime is to be fixed instead
 
 
 FETCH = {step: {"storageUri": "hf://a/b"} for step in ("dataset", "model")}
@@ -87,28 +87,28 @@ RULES = {
         {"initializer": {"dataset": FETCH["dataset"]}},
         f"{REFERENCE}must have dataset-initializer job when trainJob is configured with input "
         "datasetConfig",
-        kept_on=fetching(),
+        kept_on_runtime=fetching(),
     ),
     "J2": Rule(
         fetching("other"),
         {"initializer": {"dataset": FETCH["dataset"]}},
         f"{REFERENCE}must have container with name - dataset-initializer in the "
         "dataset-initializer job",
-        kept_on=fetching(),
+        kept_on_runtime=fetching(),
     ),
     "J3": Rule(
         runtime(),
         {"initializer": {"model": FETCH["model"]}},
         f"{REFERENCE}must have model-initializer job when trainJob is configured with input "
         "modelConfig",
-        kept_on=fetching(),
+        kept_on_runtime=fetching(),
     ),
     "J4": Rule(
         fetching(STEPS[0], "other"),
         {"initializer": {"model": FETCH["model"]}},
         f"{REFERENCE}must have container with name - model-initializer in the model-initializer "
         "job",
-        kept_on=fetching(),
+        kept_on_runtime=fetching(),
     ),
     "J8": Rule(
         runtime(),
@@ -148,7 +148,7 @@ RULES = {
         tune(),
         f"{MODEL_NAME.format('gemma-2b')}must have a supported pretrained model, invalid model "
         "configured: gemma/2B",
-        kept_on=tuning(),
+        kept_on_runtime=tuning(),
     ),
     "TT2": Rule(
         tuning(),
@@ -240,7 +240,7 @@ RULES = {
         {},
         f'{REFERENCE}PriorityClass "low" doesn\'t exist: PriorityClass.scheduling.k8s.io "low" '
         "not found",
-        kept_on=volcano("high"),
+        kept_on_runtime=volcano("high"),
     ),
 }
 
@@ -254,13 +254,13 @@ def error_messages(job: Object, on: Object) -> list[str]:
 def test_violated_rule_is_the_only_error(rule: Rule) -> None:
     errors = error_messages(job_on(rule.runtime, **rule.broken), rule.runtime)
     assert rule.message in errors
-    # Where QLoRA has too many devices, two fields could be changed, and both are told.
+    # Where QLoRA has too many devices, two fields could be changed, and both are reported.
     assert len(errors) == (2 if rule is RULES["TT4"] else 1)
     assert "hunter2" not in "".join(errors)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_valid_trainjob_has_no_errors(rule: Rule) -> None:
-    on = rule.kept_on or rule.runtime
-    spec = rule.broken if rule.kept_on else rule.kept
+    on = rule.kept_on_runtime or rule.runtime
+    spec = rule.broken if rule.kept_on_runtime else rule.kept
     assert error_messages(job_on(on, **spec), on) == []

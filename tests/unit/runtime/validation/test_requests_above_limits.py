@@ -1,4 +1,4 @@
-"""Requests above limits: told, and whose they are, but not refused."""
+"""Requests above limits cause a warning that names their source, but no rejection."""
 
 from typing import Any
 
@@ -46,8 +46,8 @@ def test_request_above_its_limit_causes_a_warning(
         "the container node requests 8Gi of memory, above its limit of 4Gi: "
         "the API server will reject such pods"
     )
-    told = [f"{paths[source]}: {expected}"] if source else []
-    assert warned(document(of_runtime), **of_job) == told
+    expected_messages = [f"{paths[source]}: {expected}"] if source else []
+    assert warned(document(of_runtime), **of_job) == expected_messages
 
 
 def test_mpi_workers_are_checked_for_requests_above_limits() -> None:

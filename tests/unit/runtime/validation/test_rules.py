@@ -1,4 +1,4 @@
-"""Each error that admission can tell names its rule, and the document knows all of them."""
+"""Each error of admission names its rule, and the document lists every rule."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ RULES = (*Rule, *PLUGIN_RULES)
 ROOT = Path(__file__).parents[4]
 SOURCES = ROOT / "src" / "kftrainer"
 DOCUMENT = ROOT / "docs" / "admission.md"
-MAKERS = ("invalid", "required", "forbidden", "FieldError", "refused")
+CONSTRUCTORS = ("invalid", "required", "forbidden", "FieldError", "refused")
 NAMED = re.compile(r"^\| `([a-z_-]+)` \| (?!.*\*warning:\*)", re.MULTILINE)
 WARNED = "Warnings (the object is stored):\n\n"  # before a table of rules that only warn
 FILES = sorted(
@@ -27,7 +27,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
     """Where an error is made."""
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in MAKERS:
+            case ast.Call(func=ast.Name(id=name)) if name in CONSTRUCTORS:
                 yield node
 
 

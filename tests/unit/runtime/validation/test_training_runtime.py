@@ -413,7 +413,7 @@ def test_completions_of_other_jobs_equal_their_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "as_node", "count", "told"),
+    ("num_nodes", "as_node", "count", "reported"),
     [
         (3, False, 4, 3),
         (3, True, 3, 2),
@@ -423,21 +423,21 @@ def test_completions_of_other_jobs_equal_their_pods() -> None:
     ],
 )
 def test_policy_sets_the_number_of_mpi_workers(
-    num_nodes: int | None, as_node: bool, count: int, told: int | None
+    num_nodes: int | None, as_node: bool, count: int, reported: int | None
 ) -> None:
     worker = called(replicated_job("node", None), "node")
     worker = counted(worker, parallelism=count, completions=count)
     launcher = called(replicated_job("launcher"), "node")
     document = mpi(worker, launcher, num_nodes=num_nodes, runLauncherAsNode=as_node)
-    expected = count if told is None else told
+    expected = count if reported is None else reported
     assert pods(document) == (expected, expected)
     path = f"{JOBS}[0].template.spec"
     hints = [
-        f"{path}.parallelism: {count} has no effect: there are {told} pods",
-        f"{path}.completions: {count} has no effect: it is always the number of pods ({told})",
+        f"{path}.parallelism: {count} has no effect: there are {reported} pods",
+        f"{path}.completions: {count} has no effect: it is always the number of pods ({reported})",
     ]
     found = [each.partition(" because of spec.mlPolicy")[0] for each in warnings(document)]
-    assert found == ([] if told is None else hints)
+    assert found == ([] if reported is None else hints)
 
 
 def test_job_can_have_no_pods_and_no_completions() -> None:
@@ -523,7 +523,7 @@ def test_validation_does_not_modify_the_runtime() -> None:
     assert document == before
 
 
-ODD = st.sampled_from([None, [], {}, "", "x", 0, -1, True, [None], {"spec": None}, ["x"]])
+MALFORMED = st.sampled_from([None, [], {}, "", "x", 0, -1, True, [None], {"spec": None}, ["x"]])
 PLACES = st.sampled_from(
     [
         ("replicatedJobs",),
@@ -542,13 +542,13 @@ PLACES = st.sampled_from(
 )
 
 
-@given(PLACES, ODD, st.sampled_from([{"torch": {}}, {"mpi": {}}, {}]))
+@given(PLACES, MALFORMED, st.sampled_from([{"torch": {}}, {"mpi": {}}, {}]))
 def test_random_runtimes_do_not_raise(
-    place: tuple[str | int, ...], odd: object, policy: Object
+    place: tuple[str | int, ...], malformed: object, policy: Object
 ) -> None:
     document = with_steps(mlPolicy=policy)
     inside: Any = document["spec"]["template"]["spec"]
     for step in place[:-1]:
         inside = inside[step]
-    inside[place[-1]] = deepcopy(odd)
+    inside[place[-1]] = deepcopy(malformed)
     found(document)

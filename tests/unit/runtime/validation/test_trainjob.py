@@ -128,15 +128,15 @@ def test_invalid_runtime_is_rejected_with_its_errors() -> None:
 
 
 def test_undecodable_runtime_is_rejected_with_its_problems() -> None:
-    odd = runtime(mlPolicy={"numNodes": "three"})
-    (error,) = found(job_on(odd), odd).errors
+    malformed = runtime(mlPolicy={"numNodes": "three"})
+    (error,) = found(job_on(malformed), malformed).errors
     assert (error.path, error.detail) == (
         "spec.runtimeRef",
         "TrainingRuntime runtime: spec.mlPolicy.numNodes: Forbidden: must be an integer",
     )
-    job = TrainJob.parse(job_on(odd))
+    job = TrainJob.parse(job_on(malformed))
     with pytest.raises(PlanningError, match="must be an integer"):
-        RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(odd)]))
+        RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(malformed)]))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_variables_that_a_plugin_reserves_are_rejected() -> None:
 
 
 class Failing(ComponentBuilder, CustomValidation):
-    """Does as it is told in one of its phases, for TrainJobs that are not suspended."""
+    """Calls the given function in one phase, for TrainJobs that are not suspended."""
 
     name: ClassVar[str] = "failing"
 
@@ -311,11 +311,11 @@ def crash() -> None:
     raise KeyError("oops")
 
 
-def complain() -> None:
+def report() -> None:
     raise InvalidTrainJobError("TrainJob demo", required("spec.trainer.image"))
 
 
-def hesitate() -> None:
+def warn() -> None:
     raise PlanningError("a LimitRange makes no sense")
 
 
@@ -342,18 +342,18 @@ def test_plugin_that_fails_for_the_stored_trainjob_does_not_block_suspension() -
 
 
 def test_planning_error_of_a_plugin_is_reported() -> None:
-    runtimes = with_plugins(Failing(complain))
+    runtimes = with_plugins(Failing(report))
     assert refused(RESUMED, PLAIN, runtimes=runtimes) == ["spec.trainer.image: Required value"]
     assert refused(SUSPENDED, PLAIN, runtimes=runtimes) == []
 
 
 def test_planning_error_of_other_objects_is_a_warning() -> None:
-    assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == ValidationResult(
+    assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(warn))) == ValidationResult(
         warnings=["the TrainJob cannot be planned yet: a LimitRange makes no sense"]
     )
 
 
-class Careless(CustomValidation):
+class FailingValidation(CustomValidation):
     name: ClassVar[str] = "careless"
 
     def validate_train_job(
@@ -364,7 +364,7 @@ class Careless(CustomValidation):
 
 def test_findings_of_the_wrong_type_are_a_plugin_failure() -> None:
     with pytest.raises(PluginFailedError, match="it returned a str instead of a FieldError"):
-        found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
+        found(RESUMED, PLAIN, runtimes=with_plugins(FailingValidation()))
 
 
 # Several mistakes.
@@ -534,7 +534,7 @@ def test_running_trainjob_is_planned_as_if_it_were_new() -> None:
     mine = {**job_set(), "apiVersion": "v1", "kind": "ConfigMap"}
     other = {**mine, "metadata": {"name": "other", "namespace": NAMESPACE}}
     Counting.seen.clear()
-    runtimes = with_plugins(Counting(), Failing(complain))
+    runtimes = with_plugins(Counting(), Failing(report))
     old = job_on(PLAIN, labels={"a": "b"})
     findings = found(
         RESUMED, PLAIN, job_set(suspend=False), mine, other, old=old, runtimes=runtimes
@@ -551,9 +551,9 @@ def test_running_jobset_does_not_hide_rejections_by_jobset() -> None:
         "operator": "All",
         "targetReplicatedJobs": ["nod"],
     }
-    there = job_set(suspend=False)
+    live = job_set(suspend=False)
     suspended = job_on(document, suspend=True)
-    findings = found(suspended, document, there, old=job_on(document))
+    findings = found(suspended, document, live, old=job_on(document))
     assert findings.errors == []
     assert [each.partition(": spec")[0] for each in findings.warnings] == [
         "the stored object already has this error"

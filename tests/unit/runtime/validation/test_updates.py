@@ -18,7 +18,7 @@ WHILE_RUNNING = (
     "suspended"
 )
 RECREATE = "to train with the change, delete the TrainJob and create it again"
-MADE = f"Forbidden: cannot be changed after the JobSet was created: {RECREATE}"
+JOBSET_CREATED = f"Forbidden: cannot be changed after the JobSet was created: {RECREATE}"
 FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {RECREATE}"
 LASTING = (
     f"{OVERRIDES}: Forbidden: cannot be changed after the JobSet was created, except "
@@ -43,7 +43,7 @@ def job_set(*active: str, uid: str = UID) -> Object:
 def error_messages(
     old: Object, new: Object, *existing: Object, end: str | None = None
 ) -> list[str]:
-    """What is told of a change from this spec to that."""
+    """The errors for an update from one spec to another."""
     return [str(error) for error in errors_of(old, new, *existing, end=end)]
 
 
@@ -97,16 +97,16 @@ def test_overrides_can_change_if_suspended_before_or_after(
 
 def test_overrides_cannot_change_while_jobs_are_active() -> None:
     """J7."""
-    there = job_set("node", "launcher")
+    live = job_set("node", "launcher")
     active = "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still"
-    assert error_messages({"suspend": True}, overriding(**GATED), there) == [
+    assert error_messages({"suspend": True}, overriding(**GATED), live) == [
         f"{OVERRIDES}: Forbidden: {active.format(name)} active" for name in ("node", "launcher")
     ]
     assert error_messages({"suspend": True}, overriding(**GATED), job_set()) == []
     assert (
         error_messages({"suspend": True}, overriding(**GATED), job_set("node", uid="other")) == []
     )
-    assert error_messages(overriding(**GATED), overriding(**GATED), there) == []
+    assert error_messages(overriding(**GATED), overriding(**GATED), live) == []
 
 
 RUNNING = {**job_set(), "spec": {}}
@@ -189,7 +189,9 @@ CHANGES: dict[str, tuple[Object, Object, list[str]]] = {
 def test_fields_fixed_by_the_jobset_cannot_change(change: tuple[Object, Object, list[str]]) -> None:
     """G20."""
     before, after, fields = change
-    assert error_messages(before, after, job_set()) == [f"{field}: {MADE}" for field in fields]
+    assert error_messages(before, after, job_set()) == [
+        f"{field}: {JOBSET_CREATED}" for field in fields
+    ]
     for end in ("Complete", "Failed"):
         assert error_messages(before, after, end=end) == [
             f"{field}: {FINISHED}" for field in fields

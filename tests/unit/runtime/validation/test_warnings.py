@@ -1,4 +1,4 @@
-"""More processes than devices: told, but not refused."""
+"""More processes than devices cause a warning, but no rejection."""
 
 from typing import Any
 

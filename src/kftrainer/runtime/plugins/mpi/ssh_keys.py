@@ -1,4 +1,7 @@
-"""Generates the SSH key pair of an MPI TrainJob."""
+"""Generates the SSH key pair of an MPI TrainJob.
+
+It is called through `PlannedObject.generate`, so only when the Secret is created.
+"""
 
 from dataclasses import dataclass, field
 

@@ -60,14 +60,14 @@ class Volcano(
 
     def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
         """Annotate the pods of the gang."""
-        if _policy(info) is not None:
+        if POLICY.of(info.runtime) is not None:
             for pod_set in gang_of(info).members:
                 key = GROUP_ANNOTATION
                 pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """Return the PodGroup, unless it exists and the TrainJob runs."""
-        policy = _policy(info)
+        policy = POLICY.of(info.runtime)
         if policy is None:
             return ()
         return pod_group(VOLCANO_POD_GROUPS, info, job, _spec(info, policy), _sources(job))
@@ -77,7 +77,7 @@ class Volcano(
     ) -> ValidationResult:
         """Validate that the queue has a name and that the PriorityClasses exist."""
         findings = ValidationResult()
-        if _policy(info) is not None:
+        if POLICY.of(info.runtime) is not None:
             findings.add_errors(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
@@ -103,10 +103,6 @@ class Volcano(
 def _no_jobs(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
     """Enqueue nothing: PriorityClasses are only read at admission."""
     return ()
-
-
-def _policy(info: Info) -> VolcanoPolicy | None:
-    return info.pod_group_policy.volcano if info.pod_group_policy else None
 
 
 def _spec(info: Info, policy: VolcanoPolicy) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def gpus(number: int) -> Object:
     return {"limits": {"nvidia.com/gpu": number}}
 
 
-def there(kind: str, name: str, owner: str = "somebody", **body: Any) -> Object:
+def existing(kind: str, name: str, owner: str = "somebody", **body: Any) -> Object:
     reference = {"kind": "TrainJob", "name": "other", "uid": owner, "controller": True}
     metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
     version = "jobset.x-k8s.io/v1alpha2" if kind == "JobSet" else "v1"
@@ -105,8 +105,8 @@ def pods(objects: Mapping[str, Any]) -> dict[str, int]:
 
 def test_the_launcher_gets_keys_and_hostfile_and_the_worker_keys() -> None:
     document = mpi()
-    made = plan(job_on(document), document)["JobSet"]
-    assert pod_of(made, "launcher") == {
+    planned_jobset = plan(job_on(document), document)["JobSet"]
+    assert pod_of(planned_jobset, "launcher") == {
         "containers": [
             {
                 "name": "node",
@@ -117,7 +117,7 @@ def test_the_launcher_gets_keys_and_hostfile_and_the_worker_keys() -> None:
         ],
         "volumes": [KEYS_VOLUME, HOSTFILE_VOLUME],
     }
-    assert pod_of(made, "node") == {
+    assert pod_of(planned_jobset, "node") == {
         "containers": [{"name": "node", "image": "trainer", "volumeMounts": [KEYS_MOUNT]}],
         "volumes": [KEYS_VOLUME],
     }
@@ -125,9 +125,9 @@ def test_the_launcher_gets_keys_and_hostfile_and_the_worker_keys() -> None:
 
 def test_keys_are_mounted_at_the_path_of_the_runtime() -> None:
     document = mpi(sshAuthMountPath="/home/mpiuser/.ssh")
-    made = plan(job_on(document), document)["JobSet"]
+    planned_jobset = plan(job_on(document), document)["JobSet"]
     mounts = [{"name": "mpi-ssh-auth", "mountPath": "/home/mpiuser/.ssh"}]
-    assert container_of(made)["volumeMounts"] == mounts
+    assert container_of(planned_jobset)["volumeMounts"] == mounts
 
 
 def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
@@ -140,8 +140,8 @@ def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
         data,
     ]
     document = mpi(job, worker())
-    made = plan(job_on(document), document)["JobSet"]
-    container, pod = container_of(made, "launcher"), pod_of(made, "launcher")
+    planned_jobset = plan(job_on(document), document)["JobSet"]
+    container, pod = container_of(planned_jobset, "launcher"), pod_of(planned_jobset, "launcher")
     assert (container["env"], container["volumeMounts"], pod["volumes"]) == (
         [first, OPEN_MPI[2], last, OPEN_MPI[0], OPEN_MPI[1], OPEN_MPI[3]],
         [KEYS_MOUNT, HOSTFILE_MOUNT],
@@ -162,24 +162,29 @@ def test_other_jobs_and_containers_get_nothing() -> None:
     job["template"]["spec"]["template"]["spec"]["containers"].append(sidecar)
     other = replicated_job("metrics", None)
     document = mpi(launcher(), job, other)
-    made = plan(job_on(document), document)["JobSet"]
-    assert container_of(made, "node", "launcher") == {"name": "launcher", "image": "sidecar"}
-    assert pod_of(made, "metrics") == {"containers": [{"name": "metrics", "image": "trainer"}]}
+    planned_jobset = plan(job_on(document), document)["JobSet"]
+    assert container_of(planned_jobset, "node", "launcher") == {
+        "name": "launcher",
+        "image": "sidecar",
+    }
+    assert pod_of(planned_jobset, "metrics") == {
+        "containers": [{"name": "metrics", "image": "trainer"}]
+    }
 
 
 def test_runtimes_without_an_mpi_policy_are_unchanged() -> None:
     document = runtime(jobs=[launcher(), worker()], mlPolicy={"numNodes": 2})
-    made = plan(job_on(document), document)
-    assert list(made) == ["JobSet"]
-    assert "volumes" not in pod_of(made["JobSet"], "launcher")
+    planned_jobset = plan(job_on(document), document)
+    assert list(planned_jobset) == ["JobSet"]
+    assert "volumes" not in pod_of(planned_jobset["JobSet"], "launcher")
 
 
 def test_container_named_launcher_is_treated_like_node() -> None:
     """Defect D30."""
     document = mpi(launcher("launcher"), worker())
     env = [{"name": "X", "value": "1"}]
-    made = plan(job_on(document, trainer={"env": env}), document)["JobSet"]
-    assert container_of(made, "launcher", "launcher") == {
+    planned_jobset = plan(job_on(document, trainer={"env": env}), document)["JobSet"]
+    assert container_of(planned_jobset, "launcher", "launcher") == {
         "name": "launcher",
         "image": "trainer",
         "volumeMounts": [KEYS_MOUNT, HOSTFILE_MOUNT],
@@ -191,8 +196,8 @@ def test_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
     """Defect D30."""
     document = mpi(runLauncherAsNode=False)
     requested = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
-    made = plan(job_on(document, trainer=requested), document)["JobSet"]
-    assert container_of(made) == {
+    planned_jobset = plan(job_on(document, trainer=requested), document)["JobSet"]
+    assert container_of(planned_jobset) == {
         "name": "node",
         "image": "trainer",
         "env": [{"name": "X", "value": "1"}],
@@ -205,16 +210,16 @@ def test_mpi_environment_has_precedence_over_the_jobs_on_all_nodes() -> None:
     """Defect D19."""
     document = mpi()
     mine = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
-    made = plan(job_on(document, trainer={"env": mine}), document)["JobSet"]
-    assert container_of(made, "launcher")["env"] == OPEN_MPI
-    assert "env" not in container_of(made)
+    planned_jobset = plan(job_on(document, trainer={"env": mine}), document)["JobSet"]
+    assert container_of(planned_jobset, "launcher")["env"] == OPEN_MPI
+    assert "env" not in container_of(planned_jobset)
 
 
 # How many pods there are.
 
 
 @pytest.mark.parametrize(
-    ("asked", "in_runtime", "as_node", "workers"),
+    ("processes", "in_runtime", "as_node", "workers"),
     [
         (3, 5, False, 3),
         (3, 5, True, 2),
@@ -227,14 +232,14 @@ def test_mpi_environment_has_precedence_over_the_jobs_on_all_nodes() -> None:
     ],
 )
 def test_number_of_workers_is_num_nodes_minus_a_launcher_that_is_a_node(
-    asked: int | None, in_runtime: int | None, as_node: bool, workers: int
+    processes: int | None, in_runtime: int | None, as_node: bool, workers: int
 ) -> None:
     """Defect D30."""
     document = mpi(nodes=in_runtime, runLauncherAsNode=as_node)
-    trainer = {} if asked is None else {"numNodes": asked}
-    made = plan(job_on(document, trainer=trainer), document)
-    assert pods(made) == {"launcher": 1, "node": workers}
-    assert len(hosts(made)) == workers + as_node
+    trainer = {} if processes is None else {"numNodes": processes}
+    planned_jobset = plan(job_on(document, trainer=trainer), document)
+    assert pods(planned_jobset) == {"launcher": 1, "node": workers}
+    assert len(hosts(planned_jobset)) == workers + as_node
 
 
 def test_launcher_parallelism_is_that_of_the_template() -> None:
@@ -248,14 +253,17 @@ def test_launcher_parallelism_is_that_of_the_template() -> None:
 def test_launcher_as_only_node_is_the_only_host() -> None:
     """Defect D30."""
     document = mpi(runLauncherAsNode=True)
-    made = plan(job_on(document, trainer={"numNodes": 1}), document)
-    assert hosts(made) == ["demo-launcher-0-0.demo slots=1"]
+    planned_jobset = plan(job_on(document, trainer={"numNodes": 1}), document)
+    assert hosts(planned_jobset) == ["demo-launcher-0-0.demo slots=1"]
 
 
 def test_a_launcher_that_is_missing_is_not_counted_as_a_node() -> None:
     document = mpi(replicated_job("node"), nodes=1, runLauncherAsNode=True)
-    made = plan(job_on(document), document)
-    assert (pods(made), hosts(made)) == ({"node": 1}, ["demo-node-0-0.demo slots=1"])
+    planned_jobset = plan(job_on(document), document)
+    assert (pods(planned_jobset), hosts(planned_jobset)) == (
+        {"node": 1},
+        ["demo-node-0-0.demo slots=1"],
+    )
 
 
 def test_a_launcher_can_be_the_only_job() -> None:
@@ -298,13 +306,13 @@ def test_hosts_cover_all_replicas_in_the_subdomain() -> None:
 def test_the_shipped_runtime_lists_its_workers_before_the_launcher() -> None:
     document = shipped("deepspeed")
     trainer = {"numNodes": 3, "resourcesPerNode": gpus(4)}
-    made = plan(job_on(document, trainer=trainer), document)
-    assert hosts(made) == [
+    planned_jobset = plan(job_on(document, trainer=trainer), document)
+    assert hosts(planned_jobset) == [
         "demo-node-0-0.demo slots=4",
         "demo-node-0-1.demo slots=4",
         "demo-launcher-0-0.demo slots=4",
     ]
-    assert pods(made) == {"node": 2, "launcher": 1}
+    assert pods(planned_jobset) == {"node": 2, "launcher": 1}
 
 
 def test_a_thousand_nodes_are_a_thousand_lines() -> None:
@@ -329,7 +337,7 @@ def test_hostfile_too_large_for_a_config_map_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_runtime", "asked", "devices", "slots"),
+    ("in_runtime", "processes", "devices", "slots"),
     [
         (1, None, 0, 1),
         (1, None, 1, 1),
@@ -340,14 +348,14 @@ def test_hostfile_too_large_for_a_config_map_is_rejected() -> None:
     ],
 )
 def test_slots_are_specified_or_one_per_accelerator(
-    in_runtime: int, asked: int | None, devices: int, slots: int
+    in_runtime: int, processes: int | None, devices: int, slots: int
 ) -> None:
     resources = gpus(devices) if devices else {}
     document = mpi(launcher(), worker(resources=resources), numProcPerNode=in_runtime)
-    trainer = {} if asked is None else {"numProcPerNode": asked}
-    made = plan(job_on(document, trainer=trainer), document)
-    assert hosts(made) == [f"demo-node-0-0.demo slots={slots}"]
-    env = container_of(made["JobSet"], "launcher")["env"]
+    trainer = {} if processes is None else {"numProcPerNode": processes}
+    planned_jobset = plan(job_on(document, trainer=trainer), document)
+    assert hosts(planned_jobset) == [f"demo-node-0-0.demo slots={slots}"]
+    env = container_of(planned_jobset["JobSet"], "launcher")["env"]
     assert env[2] == {"name": "OMPI_MCA_orte_set_default_slots", "value": str(slots)}
 
 
@@ -355,8 +363,8 @@ def test_slots_are_counted_in_the_merged_resources() -> None:
     """Defect D25."""
     document = mpi(launcher(), worker(resources=gpus(4)))
     trainer = {"resourcesPerNode": {"requests": {"cpu": 8}}}
-    made = plan(job_on(document, trainer=trainer), document)
-    assert hosts(made) == ["demo-node-0-0.demo slots=4"]
+    planned_jobset = plan(job_on(document, trainer=trainer), document)
+    assert hosts(planned_jobset) == ["demo-node-0-0.demo slots=4"]
 
 
 def test_slots_are_counted_by_names_of_devices() -> None:
@@ -381,7 +389,7 @@ def test_slots_are_those_of_the_launcher_where_there_are_no_workers() -> None:
     assert hosts(plan(job_on(document), document)) == ["demo-launcher-0-0.demo slots=8"]
 
 
-class Notes(NoTrace):
+class RecordedTrace(NoTrace):
     """A tape that keeps where the last values came from."""
 
     def __init__(self) -> None:
@@ -393,7 +401,7 @@ class Notes(NoTrace):
 
 def sources(document: Object, **trainer: Any) -> list[str]:
     """Which fields the number of workers and that of slots come from."""
-    trace, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    trace, job = RecordedTrace(), TrainJob.parse(job_on(document, trainer=trainer))
     RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), trace)
     pod = "spec.replicatedJobs[launcher].template.spec.template.spec"
     return [
@@ -422,10 +430,10 @@ def test_trace_records_the_source_fields_of_the_numbers() -> None:
 
 def test_secret_and_hostfile_are_owned_by_the_job_and_applied_first() -> None:
     document = mpi()
-    made = plan(job_on(document), document)
-    assert list(made) == ["Secret", "ConfigMap", "JobSet"]
-    owners = made["JobSet"]["metadata"]["ownerReferences"]
-    assert made["Secret"] == {
+    planned_jobset = plan(job_on(document), document)
+    assert list(planned_jobset) == ["Secret", "ConfigMap", "JobSet"]
+    owners = planned_jobset["JobSet"]["metadata"]["ownerReferences"]
+    assert planned_jobset["Secret"] == {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
@@ -436,7 +444,7 @@ def test_secret_and_hostfile_are_owned_by_the_job_and_applied_first() -> None:
         "type": "kubernetes.io/ssh-auth",
         "immutable": True,
     }
-    assert made["ConfigMap"] == {
+    assert planned_jobset["ConfigMap"] == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -464,9 +472,9 @@ def test_keys_are_generated_only_when_the_secret_is_created() -> None:
 
 def test_only_the_secret_is_drawn_by_chance() -> None:
     document = mpi()
-    made = planned(job_on(document), document)
-    assert [each.generate is None for each in made] == [False, True, True]
-    assert [each.manifest for each in made] == [
+    planned_jobset = planned(job_on(document), document)
+    assert [each.generate is None for each in planned_jobset] == [False, True, True]
+    assert [each.manifest for each in planned_jobset] == [
         each.manifest for each in planned(job_on(document), document)
     ]
 
@@ -474,28 +482,28 @@ def test_only_the_secret_is_drawn_by_chance() -> None:
 def test_existing_secret_is_not_modified() -> None:
     """Defect D44."""
     document = mpi()
-    secret = there("Secret", "demo-mpi-ssh-auth", UID)
+    secret = existing("Secret", "demo-mpi-ssh-auth", UID)
     assert list(plan(job_on(document), document, secret)) == ["ConfigMap", "JobSet"]
 
 
 def test_secret_of_another_owner_is_not_used() -> None:
     """Defect D44."""
-    # It is planned all the same, so that whoever makes it finds the name taken, and says so.
+    # It is planned nevertheless, so that applying it fails with a message about the taken name.
     document = mpi()
-    secret = there("Secret", "demo-mpi-ssh-auth", "somebody")
+    secret = existing("Secret", "demo-mpi-ssh-auth", "somebody")
     assert list(plan(job_on(document), document, secret)) == ["Secret", "ConfigMap", "JobSet"]
 
 
 def test_a_secret_of_another_name_or_namespace_is_not_ours() -> None:
     document = mpi()
-    elsewhere = there("Secret", "demo-mpi-ssh-auth")
+    elsewhere = existing("Secret", "demo-mpi-ssh-auth")
     elsewhere["metadata"]["namespace"] = "elsewhere"
-    others = [there("Secret", "demo"), elsewhere]
+    others = [existing("Secret", "demo"), elsewhere]
     assert "Secret" in plan(job_on(document), document, *others)
 
 
 @pytest.mark.parametrize(
-    ("suspend", "jobset", "there_already", "applied"),
+    ("suspend", "jobset", "exists", "applied"),
     [
         (False, None, True, True),
         (True, None, True, True),
@@ -508,14 +516,14 @@ def test_a_secret_of_another_name_or_namespace_is_not_ours() -> None:
     ],
 )
 def test_hostfile_is_unchanged_while_the_jobset_runs(
-    suspend: bool, jobset: Object | None, there_already: bool, applied: bool
+    suspend: bool, jobset: Object | None, exists: bool, applied: bool
 ) -> None:
     """Defect D43."""
     document = mpi()
-    others = [there("ConfigMap", "demo-mpi-hostfile")] if there_already else []
-    others += [] if jobset is None else [there("JobSet", "demo", UID, spec=jobset)]
-    made = plan(job_on(document, suspend=suspend), document, *others)
-    assert ("ConfigMap" in made) == applied
+    others = [existing("ConfigMap", "demo-mpi-hostfile")] if exists else []
+    others += [] if jobset is None else [existing("JobSet", "demo", UID, spec=jobset)]
+    planned_jobset = plan(job_on(document, suspend=suspend), document, *others)
+    assert ("ConfigMap" in planned_jobset) == applied
 
 
 def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
@@ -526,7 +534,7 @@ def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
 
 
 def error_messages(job: Object, document: Object) -> list[str]:
-    """What admission says."""
+    """The errors and warnings of admission."""
     return [str(error) for error in findings(job, document).errors]
 
 
@@ -535,8 +543,8 @@ def test_no_implementation_means_openmpi(implementation: str) -> None:
     """Defect D42."""
     document = mpi(mpiImplementation=implementation)
     assert error_messages(job_on(document), document) == []
-    made = plan(job_on(document), document)["JobSet"]
-    assert container_of(made, "launcher")["env"] == OPEN_MPI
+    planned_jobset = plan(job_on(document), document)["JobSet"]
+    assert container_of(planned_jobset, "launcher")["env"] == OPEN_MPI
 
 
 def test_unknown_implementation_is_a_runtime_error() -> None:
@@ -585,12 +593,12 @@ def test_processes_must_be_a_number() -> None:
 
 
 @pytest.mark.parametrize("jobs", [[launcher()], [replicated_job("node")]])
-@pytest.mark.parametrize(("asked", "in_runtime"), [(2, 1), (None, 2)])
+@pytest.mark.parametrize(("processes", "in_runtime"), [(2, 1), (None, 2)])
 def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
-    jobs: list[Object], asked: int | None, in_runtime: int
+    jobs: list[Object], processes: int | None, in_runtime: int
 ) -> None:
     document = mpi(*jobs, nodes=in_runtime, runLauncherAsNode=True)
-    job = job_on(document, trainer={} if asked is None else {"numNodes": asked})
+    job = job_on(document, trainer={} if processes is None else {"numNodes": processes})
     message = (
         "spec.trainer.numNodes: Invalid value: 2: must have 1 when MPI trainingRuntime with "
         "enabled runLauncherAsNode does not have either launcher and node"
@@ -614,9 +622,9 @@ def test_number_of_nodes_defaults_to_the_template(as_node: bool) -> None:
     workers = worker()
     workers["template"]["spec"]["parallelism"] = 4
     document = mpi(launcher(), workers, runLauncherAsNode=as_node)
-    made = plan(job_on(document), document)
-    assert pods(made) == {"launcher": 1, "node": 4}
-    assert len(hosts(made)) == 4 + as_node
+    planned_jobset = plan(job_on(document), document)
+    assert pods(planned_jobset) == {"launcher": 1, "node": 4}
+    assert len(hosts(planned_jobset)) == 4 + as_node
 
 
 def test_variables_of_mpi_are_reserved() -> None:

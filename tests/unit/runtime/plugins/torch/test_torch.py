@@ -66,12 +66,12 @@ def pet(nodes: int = 1, processes: str = "1", master: str = "demo-node-0-0.demo"
 
 
 def tuned(document: Object = LLAMA, args: list[str] | None = None, **trainer: Any) -> Any:
-    """The container of a TrainJob that says no more than that torchtune is to run."""
+    """The container of a TrainJob that sets only the torchtune command."""
     return trained(document, command=["tune", "run"], args=args or [], **trainer)
 
 
 def refused(document: Object, **trainer: Any) -> list[str]:
-    """What admission says."""
+    """The errors and warnings of admission."""
     return [str(each) for each in findings(job_on(document, trainer=trainer), document).errors]
 
 
@@ -80,8 +80,8 @@ def refused(document: Object, **trainer: Any) -> list[str]:
 
 def test_torchrun_variables_are_set_on_each_node_after_all_others() -> None:
     document = torch(nodes=1, env=[{"name": "LOG_LEVEL", "value": "info"}])
-    made = trained(document, numNodes=3, env=[{"name": "EPOCHS", "value": "3"}])
-    assert made["env"] == [
+    planned = trained(document, numNodes=3, env=[{"name": "EPOCHS", "value": "3"}])
+    assert planned["env"] == [
         {"name": "LOG_LEVEL", "value": "info"},
         {"name": "EPOCHS", "value": "3"},
         *pet(nodes=3),
@@ -96,17 +96,17 @@ def test_num_nodes_is_taken_from_the_job_or_else_the_runtime(
 ) -> None:
     document = torch(nodes=in_runtime)
     trainer = {} if in_job is None else {"numNodes": in_job}
-    made = plan(job_on(document, trainer=trainer), document)["JobSet"]
-    job = jobs_of(made)["node"]["template"]["spec"]
-    nodes = environment(container_of(made))["PET_NNODES"]
+    planned = plan(job_on(document, trainer=trainer), document)["JobSet"]
+    job = jobs_of(planned)["node"]["template"]["spec"]
+    nodes = environment(container_of(planned))["PET_NNODES"]
     assert (job["parallelism"], job["completions"], nodes) == (count, count, str(count))
 
 
 def test_job_without_trainer_is_distributed() -> None:
     """Defect D18."""
     document = torch(nodes=2)
-    made = container_of(plan(job_on(document), document)["JobSet"])
-    assert (made["env"], made["ports"]) == (pet(nodes=2), [{"containerPort": 29500}])
+    planned = container_of(plan(job_on(document), document)["JobSet"])
+    assert (planned["env"], planned["ports"]) == (pet(nodes=2), [{"containerPort": 29500}])
 
 
 def test_torchrun_variables_have_precedence_over_the_jobs() -> None:
@@ -134,8 +134,8 @@ def test_master_address_uses_the_job_name_and_the_subdomain_of_the_template() ->
         "replicatedJobs": [job],
         "network": {"subdomain": "hosts"},
     }
-    made = container_of(plan(job_on(document), document)["JobSet"], "worker")
-    assert made["env"] == pet(master="demo-worker-0-0.hosts")
+    planned = container_of(plan(job_on(document), document)["JobSet"], "worker")
+    assert planned["env"] == pet(master="demo-worker-0-0.hosts")
 
 
 def test_other_runtimes_are_unchanged() -> None:
@@ -148,7 +148,7 @@ def test_other_runtimes_are_unchanged() -> None:
     assert Torch().validate_train_job(info, None, TrainJob.parse(job)).errors == []
 
 
-class Notes(NoTrace):
+class RecordedTrace(NoTrace):
     """A tape that keeps where the last values came from."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Notes(NoTrace):
 
 def sources(document: Object, *fields: str, **trainer: Any) -> list[str]:
     """From which fields these parts of the container come."""
-    trace, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    trace, job = RecordedTrace(), TrainJob.parse(job_on(document, trainer=trainer))
     RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), trace)
     container = "spec.replicatedJobs[node].template.spec.template.spec.containers[node]"
     return [trace.sources[f"{container}.{field}"] for field in fields]
@@ -208,8 +208,8 @@ def test_processes_are_a_number_or_are_counted(
     policy, trainer = (requested, {}) if by == "runtime" else ({}, requested)
     requests = {"requests": {"cpu": "3500m"}}
     bare = torch(policy, resources=requests)
-    equipped = torch(policy, resources={**requests, "limits": {GPU: "2"}})
-    found = (processes(bare, **trainer), processes(equipped, **trainer))
+    with_limits = torch(policy, resources={**requests, "limits": {GPU: "2"}})
+    found = (processes(bare, **trainer), processes(with_limits, **trainer))
     assert found == (without, with_devices)
 
 
@@ -284,8 +284,8 @@ def test_plans_do_not_share_the_port() -> None:
 
 
 def test_torchtune_has_its_command_written_and_its_arguments_kept() -> None:
-    made = tuned(args=[MODULES, "epochs=1"], resourcesPerNode={"limits": {GPU: 1}})
-    assert (made["command"], made["args"]) == (
+    planned = tuned(args=[MODULES, "epochs=1"], resourcesPerNode={"limits": {GPU: 1}})
+    assert (planned["command"], planned["args"]) == (
         [
             "tune",
             "run",
@@ -299,8 +299,11 @@ def test_torchtune_has_its_command_written_and_its_arguments_kept() -> None:
 
 
 def test_torchtune_gets_rank_variables_and_rendezvous_arguments() -> None:
-    made = tuned()
-    assert (made["env"], made["ports"]) == (pet(processes="auto")[:3], [{"containerPort": 29500}])
+    planned = tuned()
+    assert (planned["env"], planned["ports"]) == (
+        pet(processes="auto")[:3],
+        [{"containerPort": 29500}],
+    )
 
 
 def test_rendezvous_endpoint_cannot_be_set_by_the_job() -> None:
@@ -351,10 +354,10 @@ def test_one_process_on_one_node_uses_the_single_device_recipe(
 ) -> None:
     """Defect D29."""
     resources = {"limits": {GPU: devices}}
-    made = tuned(args=args, numProcPerNode=value, resourcesPerNode=resources)["command"]
+    planned = tuned(args=args, numProcPerNode=value, resourcesPerNode=resources)["command"]
     config = f"llama3_2/1B_{method}"
     assert (
-        made
+        planned
         == {
             "one": [
                 "tune",
@@ -381,8 +384,8 @@ def test_one_process_on_one_node_uses_the_single_device_recipe(
 @pytest.mark.parametrize("devices", [0, 1, 2])
 def test_on_several_nodes_the_whole_model_is_trained(value: object, devices: int) -> None:
     resources = {"limits": {GPU: devices}}
-    made = tuned(numNodes=2, numProcPerNode=value, resourcesPerNode=resources)
-    assert made["command"] == [
+    planned = tuned(numNodes=2, numProcPerNode=value, resourcesPerNode=resources)
+    assert planned["command"] == [
         "tune",
         "run",
         "--rdzv_endpoint=demo-node-0-0.demo:29500",
@@ -396,8 +399,8 @@ def test_on_several_nodes_the_whole_model_is_trained(value: object, devices: int
 def test_several_cpus_do_not_use_the_single_device_recipe() -> None:
     """Defect D29."""
     resources = {"limits": {GPU: 1, "cpu": 4}}
-    made = tuned(numProcPerNode="cpu", resourcesPerNode=resources)
-    assert made["command"][3:6] == ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
+    planned = tuned(numProcPerNode="cpu", resourcesPerNode=resources)
+    assert planned["command"][3:6] == ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
 
 
 def test_model_is_taken_from_the_annotation_of_the_runtime() -> None:
@@ -418,8 +421,8 @@ def test_arguments_of_the_runtime_are_used_unless_the_job_has_its_own() -> None:
 
 @pytest.mark.parametrize("command", [["tune", "run", "my_recipe"], ["tune"], ["torchrun"], []])
 def test_any_other_command_is_the_jobs_own(command: list[str]) -> None:
-    made = trained(LLAMA, command=command)
-    assert (made["command"], made["env"]) == (command, pet(processes="auto"))
+    planned = trained(LLAMA, command=command)
+    assert (planned["command"], planned["env"]) == (command, pet(processes="auto"))
 
 
 def test_without_a_command_the_templates_stays() -> None:

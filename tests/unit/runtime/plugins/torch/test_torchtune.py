@@ -207,8 +207,8 @@ def test_valid_job_can_be_planned() -> None:
 )
 def test_jobs_cannot_change_volume_paths_of_the_runtime(key: str) -> None:
     """Defect D29."""
-    asked = ["epochs=1", f"{key}=/mine=yours", f"{key}.not=1"]
-    assert as_messages(planning_errors(tuning(), RUNTIME, asked)) == [
+    overrides_given = ["epochs=1", f"{key}=/mine=yours", f"{key}.not=1"]
+    assert as_messages(planning_errors(tuning(), RUNTIME, overrides_given)) == [
         f'spec.trainer.args[1]: Invalid value: "{key}": must not set immutable config '
         f'"{key}" in trainer args; it is managed by the runtime'
     ]

@@ -16,10 +16,10 @@ GROUP = "scheduling.k8s.io/group-name"
 def job(
     name: str = "node", step: str | None = "trainer", priority: str | None = None, **extra: Any
 ) -> Object:
-    made = {**replicated_job(name, step, resources={"requests": {"cpu": "2"}}), **extra}
+    replicated = {**replicated_job(name, step, resources={"requests": {"cpu": "2"}}), **extra}
     if priority is not None:
-        made["template"]["spec"]["template"]["spec"]["priorityClassName"] = priority
-    return made
+        replicated["template"]["spec"]["template"]["spec"]["priorityClassName"] = priority
+    return replicated
 
 
 def scheduled(
@@ -57,8 +57,8 @@ def test_pod_group_has_the_gang_size_and_the_volcano_policy() -> None:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    made = job_on(document, trainer={"numNodes": 2}, annotations={QUEUE: "research"})
-    assert plan(made, document)["PodGroup"] == {
+    replicated = job_on(document, trainer={"numNodes": 2}, annotations={QUEUE: "research"})
+    assert plan(replicated, document)["PodGroup"] == {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
         "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [owner]},
@@ -137,14 +137,14 @@ def test_no_pod_group_without_the_policy(policy: Object | None) -> None:
     assert findings(job_on(document), document, priority_class("high")).errors == []
 
 
-def there(kind: str, api_version: str, **spec: Any) -> Object:
+def existing(kind: str, api_version: str, **spec: Any) -> Object:
     owners = [{"controller": True, "uid": UID}]
     metadata = {"name": "demo", "namespace": NAMESPACE, "ownerReferences": owners}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def jobset(**spec: Any) -> Object:
-    return there("JobSet", "jobset.x-k8s.io/v1alpha2", **spec)
+    return existing("JobSet", "jobset.x-k8s.io/v1alpha2", **spec)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_pod_group_is_applied_until_its_pods_exist(
     suspend: bool, running: Object, kinds: list[str]
 ) -> None:
     """Defect D32."""
-    document, applied = scheduled(), there("PodGroup", "scheduling.volcano.sh/v1beta1")
+    document, applied = scheduled(), existing("PodGroup", "scheduling.volcano.sh/v1beta1")
     assert list(plan(job_on(document, suspend=suspend), document, applied, running)) == kinds
 
 
