@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.devcluster import pytest_plugin
 from kftrainer.devcluster.artifacts.versions import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
@@ -140,8 +141,11 @@ class Release:
             return [outcome.message]
         job = TrainJob.parse(outcome.body)
         planned = list(RUNTIMES.of(job).new_objects(job, GivenObjects(self._runtimes)))
-        assert "JobSet" in {each.manifest["kind"] for each in planned}
+        [jobset] = [each.manifest for each in planned if each.resource is JOB_SETS]
         errors = [*lost(document, outcome.body)]
+        for patch in document["spec"].get("runtimePatches", ()):
+            # Comparable because neither has jobs or containers that the other lacks.
+            errors += lost(patch["trainingRuntimeSpec"]["template"], jobset)
         for each in planned:
             errors += await self._verdict(each)
         return errors
