@@ -100,7 +100,7 @@ class Manifests:
     module: str
     version: str
     checksum: str
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # or folders
 
     @property
     def crd_file(self) -> str:
