@@ -12,7 +12,7 @@ from kftrainer.controllers.trainjob.messages import condition_message, same_mess
 from kftrainer.controllers.trainjob.state import State, state_of
 from kftrainer.kube.objects.meta import Condition, new_condition
 from kftrainer.runtime.framework.extension_points import Observed
-from kftrainer.runtime.info import is_finished, recorded_job_set
+from kftrainer.runtime.info import NO_TRAINER, is_finished, recorded_job_set
 
 OWN_CONDITIONS = (
     names.CONDITION_SUSPENDED,
@@ -101,11 +101,19 @@ def with_conditions(job: TrainJob, conditions: Sequence[Condition]) -> TrainJob:
 
 
 def with_summary(status: Status, job: TrainJob, nodes: NodesStatus | None) -> Status:
-    """Return the status with the state and the nodes; None keeps the nodes of the TrainJob."""
+    """Return the status with the state and the nodes.
+
+    Without nodes, those of the TrainJob's present status are kept, or else none is ready.
+    """
     present = job.status or NO_STATUS
-    nodes = nodes or present.nodes
+    nodes = nodes or present.nodes or _requested_nodes(job)
     state = state_of(status.conditions, status.jobs, nodes, present.state)
     return replace(status, state=state, nodes=nodes)
+
+
+def _requested_nodes(job: TrainJob) -> NodesStatus | None:
+    desired = (job.spec.trainer or NO_TRAINER).num_nodes
+    return None if desired is None else NodesStatus.model_construct(ready=0, desired=desired)
 
 
 def stopped(job: TrainJob) -> tuple[Observed, NodesStatus | None]:
