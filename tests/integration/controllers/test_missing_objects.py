@@ -89,17 +89,21 @@ async def test_status_has_no_empty_lists_and_loses_those_of_older_releases(
     await team.create_runtime()
     job = await team.until_without("Blocked")
     uid = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
-    assert job["status"] == {"jobSet": uid}
+    nodes = {"ready": 0, "desired": 1}
+    assert job["status"] == {"jobSet": uid, "state": "Pending", "nodes": nodes}
     await team.job_set_says(rows=[ROW])
     job = await team.until_rows(ROW)
-    assert job["status"] == {"jobsStatus": [ROW], "jobSet": uid}
+    running = {"state": "Running", "nodes": {"ready": 1, "desired": 1}}
+    assert job["status"] == {"jobsStatus": [ROW], "jobSet": uid, **running}
     await team.patch("TrainJob", JOB, {"status": {"conditions": []}}, "/status")
     await team.touch(manager)
-    assert (await team.get("TrainJob"))["status"] == {"jobsStatus": [ROW], "jobSet": uid}
+    found = (await team.get("TrainJob"))["status"]
+    assert found == {"jobsStatus": [ROW], "jobSet": uid, **running}
     await team.job_set_says()
 
     async def no_rows() -> bool:
-        return (await team.get("TrainJob"))["status"] == {"jobSet": uid}
+        wanted = {"jobSet": uid, "state": "Pending", "nodes": nodes}
+        return bool((await team.get("TrainJob"))["status"] == wanted)
 
     await until(no_rows, within=ANY_MOMENT, what="the last row being removed")
     await team.patch("TrainJob", JOB, {"status": {"conditions": [], "jobsStatus": []}}, "/status")
@@ -107,4 +111,4 @@ async def test_status_has_no_empty_lists_and_loses_those_of_older_releases(
     assert await no_rows()
     await team.job_set_says(COMPLETED)
     job = await team.until_says("Complete", COMPLETED["reason"])
-    assert set(job["status"]) == {"conditions", "jobSet"}
+    assert set(job["status"]) == {"conditions", "jobSet", "state", "nodes"}

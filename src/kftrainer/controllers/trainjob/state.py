@@ -54,15 +54,13 @@ def is_running(rows: Sequence[Mapping[str, Any]]) -> bool:
 def nodes_of(
     job_set: Manifest, layout: NodeLayout, ready_pods: Mapping[str, int]
 ) -> NodesStatus | None:
-    """Return the numbers of nodes; None if the JobSet has no status or no job that trains.
+    """Return the numbers of nodes; None if no job of the JobSet trains.
 
     The status of a JobSet counts the Jobs whose pods are all ready or have succeeded. `ready_pods`
     are the numbers of such pods in the other Jobs, by replicated job.
     """
     status = job_set.get("status") or {}
     rows = {row["name"]: row for row in status.get("replicatedJobsStatus") or ()}
-    if not rows:
-        return None
     desired = ready = 0
     for name, replicas, pods in _node_jobs(job_set["spec"], layout):
         row = rows.get(name, {})

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -129,8 +128,10 @@ def test_nodes_are_the_pods_that_train(
     assert (counted.ready, counted.desired) == numbers
 
 
-@pytest.mark.parametrize(
-    "found", [{"spec": {"replicatedJobs": [NODE]}}, job_set(job("node", 4), node={"ready": 1})]
-)
-def test_nodes_are_not_counted_without_status_or_trainer(found: dict[str, Any]) -> None:
-    assert nodes_of(found, TRAINER_ONLY, {}) is None
+def test_no_node_is_ready_before_the_jobset_has_a_status() -> None:
+    found = nodes_of({"spec": {"replicatedJobs": [NODE]}}, TRAINER_ONLY, {})
+    assert found == nodes(0, 4)
+
+
+def test_jobset_without_trainer_has_no_nodes() -> None:
+    assert nodes_of(job_set(job("node", 4), node={"ready": 1}), TRAINER_ONLY, {}) is None
