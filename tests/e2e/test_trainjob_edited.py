@@ -188,9 +188,9 @@ async def test_kubectl_shows_the_events_of_a_job_that_waits_for_its_runtime(
     await ground.create_job(trainer={"numNodes": 2})
     await kubectl("wait", "--for=condition=Blocked", "trainjob/train", "--timeout=60s")
     header, row = (await kubectl("get", "trainjob", "train", "-o", "wide")).splitlines()
-    assert header.split() == ["NAME", "STATE", "NODES", "RUNTIME", "AGE", "REASON"]
-    name, state, nodes, of, _, reason = row.split()
-    assert (name, state, nodes, of) == ("train", "Blocked", "2", "torch")
+    assert header.split() == ["NAME", "STATE", "READY", "NODES", "RUNTIME", "AGE", "REASON"]
+    name, state, ready, nodes, of, _, reason = row.split()
+    assert (name, state, ready, nodes, of) == ("train", "Blocked", "0", "2", "torch")
     assert reason == "RuntimeNotFound"
 
     why = f"TrainingRuntime torch is not found in namespace {ground.namespace}"

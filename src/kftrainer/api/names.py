@@ -62,6 +62,7 @@ REASON_SUSPENDED: Final = "Suspended"
 REASON_RESUMED: Final = "Resumed"
 REASON_SUSPENDING: Final = "Suspending"
 REASON_JOB_SET_SUSPENDED: Final = "JobSetSuspended"
+REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 REASON_OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 REASON_ALL_JOBS_COMPLETED: Final = "AllJobsCompleted"
 REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
@@ -79,6 +80,7 @@ REASON_CREATION_FAILED: Final = "ResourcesCreationFailed"  # an API call failed
 # Reasons of the Events of a TrainJob.
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 EVENT_JOB_SET_KEPT: Final = "JobSetKept"  # a change cannot be applied to the existing JobSet
+EVENT_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 EVENT_CONTESTED: Final = "Contested"  # another client keeps reverting an applied object
 
 # Environment variables of containers.

@@ -334,7 +334,7 @@ class TrainJobStatus(KubeModel):
         Field(description="Summary of the status for people. Programs should read the conditions."),
     ] = None
     nodes: Annotated[
-        NodesStatus | None, Field(description="The nodes of the training while it is active.")
+        NodesStatus | None, Field(description="The nodes of the training, once it has a JobSet.")
     ] = None
     runtime_revision: Annotated[
         str | None,
@@ -376,5 +376,10 @@ class TrainJob(KubeModel):
     metadata: ObjectMeta
     spec: Annotated[TrainJobSpec, Field(description="The desired state of the TrainJob.")]
     status: Annotated[
-        TrainJobStatus | None, Field(description="The observed state of the TrainJob.")
+        TrainJobStatus | None,
+        # The API server adds the default whenever it reads a TrainJob that has no status yet.
+        Field(
+            description="The observed state of the TrainJob.",
+            json_schema_extra={"default": {"state": "Pending"}},
+        ),
     ] = None

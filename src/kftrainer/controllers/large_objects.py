@@ -39,7 +39,9 @@ PREFIX: Final = f"{names.GROUP}/"
 # ClusterTrainingRuntimes are cached completely: they are few, and no tenant owns them.
 REDUCTIONS: Final[Mapping[Resource[Any], Reduction]] = {
     TRAIN_JOBS: Reduction(
-        spec=("runtimeRef", "managedBy", "suspend"), status=("jobsStatus", "jobSet"), prefix=PREFIX
+        spec=("runtimeRef", "managedBy", "suspend"),
+        status=("jobsStatus", "jobSet", "state"),
+        prefix=PREFIX,
     ),
     TRAINING_RUNTIMES: Reduction(prefix=PREFIX),
     JOB_SETS: Reduction(spec=("suspend",), status=("replicatedJobsStatus",), prefix=PREFIX),

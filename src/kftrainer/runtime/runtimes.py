@@ -23,6 +23,7 @@ from kftrainer.runtime.errors import (
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
@@ -90,6 +91,10 @@ class Runtime:
         """Return the objects to apply, in this order; raises PlanningError."""
         runtime = self._require(job, existing)
         return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
+
+    def layout(self, job: TrainJob, existing: ClusterReader) -> NodeLayout:
+        """Return which jobs train; raises PlanningError."""
+        return self._framework.layout(self._require(job, existing))
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""

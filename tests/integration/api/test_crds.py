@@ -137,13 +137,17 @@ async def test_kubectl_get_prints_the_documented_columns(
         "conditions": [
             {**condition, "type": "Suspended", "status": "False"},
             {**condition, "type": "Complete", "status": "True", "reason": "AllJobsCompleted"},
-        ]
+        ],
+        "state": "Complete",
+        "nodes": {"ready": 2, "desired": 2},
     }
+    header, row = kubectl("get", "tj", "-n", namespace).splitlines()
+    assert row.split()[:2] == ["job", "Pending"]
     await api.request("PUT", f"{path}/status", body=job)
 
     header, row = kubectl("get", "tj", "-n", namespace).splitlines()
-    assert header.split() == ["NAME", "STATE", "NODES", "RUNTIME", "AGE"]
-    assert row.split()[:4] == ["job", "Complete", "2", "torch-distributed"]
+    assert header.split() == ["NAME", "STATE", "READY", "NODES", "RUNTIME", "AGE"]
+    assert row.split()[:5] == ["job", "Complete", "2", "2", "torch-distributed"]
     header, row = kubectl("get", "trainjobs", "-n", namespace, "-o", "wide").splitlines()
     assert header.split()[-1] == "REASON"
     assert row.split()[-1] == "AllJobsCompleted"

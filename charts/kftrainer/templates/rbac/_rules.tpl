@@ -32,7 +32,7 @@ written is limited further by templates/policy.
 # Each TrainJob runs as a JobSet. If its name is taken, the live JobSet is read.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 # The status of Jobs shows when the first pods of a JobSet run.
 - apiGroups: [batch]
   resources: [jobs]

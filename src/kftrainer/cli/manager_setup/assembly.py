@@ -36,7 +36,7 @@ from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
-from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
+from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
@@ -91,6 +91,7 @@ T = TypeVar("T")
 OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 RECONCILE_WITHIN = 120.0
 LONGEST_BACKOFF = 300.0  # seconds, like the kubelet's maximum delay before it restarts a container
+READY_PODS_AFTER = 3.0  # seconds until a changed number of ready pods is written to the status
 # Rate and burst of live reads before requests of a webhook client are denied.
 LIVE_READ_LIMIT = 50.0, 100
 # Names in metrics and Events that dashboards and users rely on.
@@ -191,15 +192,18 @@ class Assembly:
         )
         own_status = OwnStatusWrites()
         refused_pods = self._refused_pods()
-        reconciler = self._train_job_reconciler(recorder, barrier, own_status, refused_pods)
-        jobs = self._jobs = self._train_job_controller(reconciler, own_status)
-        training = training_watch(
+        training, job_watch = training_watch(
             self._client,
             self._cache,
             self._metrics,
             clock=self._clock,
             namespaces=self._options.namespaces,
+            on_ready_pods=self._ready_pods_changed,
         )
+        reconciler = self._train_job_reconciler(
+            recorder, barrier, own_status, refused_pods, job_watch.ready_pods
+        )
+        jobs = self._jobs = self._train_job_controller(reconciler, own_status)
         webhooks = self._webhooks() if self._configuration.webhook.port else None
         manager = Manager(
             Parts(
@@ -220,6 +224,11 @@ class Assembly:
             election=self._election,
         )
         return manager
+
+    def _ready_pods_changed(self, request: Request) -> None:
+        """Update the number of ready nodes, which is written at most once in a few seconds."""
+        if self._jobs is not None:
+            self._jobs.enqueue_after(request, READY_PODS_AFTER)
 
     def _preflight(self) -> Preflight:
         return Preflight(
@@ -324,6 +333,7 @@ class Assembly:
         barrier: CacheBarrier,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        ready_pods: ReadyPods,
     ) -> TrainJobReconciler:
         return TrainJobReconciler(
             self._client,
@@ -334,6 +344,7 @@ class Assembly:
             clock=self._clock,
             own_status=own_status,
             refused_pods=refused_pods,
+            ready_pods=ready_pods,
         )
 
     def _train_job_controller(

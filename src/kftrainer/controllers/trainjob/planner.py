@@ -27,6 +27,7 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import claimed_job_set, is_finished, key_of_job, own_job_set, runs
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.runtimes import Runtimes
 
 log = structlog.get_logger(__name__)
@@ -85,6 +86,13 @@ class Planner:
             if self._is_known(job, error) or not await self._finds_runtime(job):
                 raise
         return self._plan_from_cache(job)
+
+    def layout(self, job: TrainJob) -> NodeLayout:
+        """Return which jobs of the runtime train; the default if it cannot be read."""
+        try:
+            return self._runtimes.of(job).layout(job, self._view)
+        except PlanningError:
+            return TRAINER_ONLY
 
     def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return what the status of the TrainJob's own JobSet reports."""

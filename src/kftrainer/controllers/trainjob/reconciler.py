@@ -1,7 +1,7 @@
 """Reconciler of TrainJobs: get, plan, apply, write status."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,11 +9,19 @@ import structlog
 
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
-from kftrainer.api.trainjob import TrainJob
+from kftrainer.api.trainjob import NodesStatus, TrainJob
 from kftrainer.controllers.cache_barrier import CacheBarrier
 from kftrainer.controllers.large_objects import read_train_job
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import Applied, ObjectApplier
+from kftrainer.controllers.trainjob.deadlines import (
+    EVENT_MESSAGE,
+    SHORTEST_WAIT,
+    Deadlines,
+    deadline_condition,
+    failed_by_deadline,
+    remaining_at,
+)
 from kftrainer.controllers.trainjob.deleted_jobsets import DeletedJobSets
 from kftrainer.controllers.trainjob.failures import (
     EXPECTED_ERRORS,
@@ -29,7 +37,15 @@ from kftrainer.controllers.trainjob.jobset_update import (
 )
 from kftrainer.controllers.trainjob.planner import Plan, Planner
 from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
-from kftrainer.controllers.trainjob.status import is_reported, next_status
+from kftrainer.controllers.trainjob.state import nodes_of
+from kftrainer.controllers.trainjob.status import (
+    is_reported,
+    next_status,
+    present_status,
+    stopped,
+    with_conditions,
+    with_summary,
+)
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites, StatusWriter
 from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.client.client import Client
@@ -42,7 +58,7 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.model import Problem
-from kftrainer.kube.objects.resource import key_of
+from kftrainer.kube.objects.resource import Manifest, key_of
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
@@ -62,6 +78,13 @@ CONTESTED_MESSAGE = (
 )
 
 ReadJob = tuple[TrainJob, Sequence[Problem]]
+# Returns the ready pods of the Jobs of a JobSet in which not all pods are ready, by replicated job.
+ReadyPods = Callable[[Manifest], Mapping[str, int]]
+
+
+def no_ready_pods(_job_set: Manifest) -> Mapping[str, int]:
+    """Return that no pods are known."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +96,7 @@ class Outcome:
     retry_after: float | None = None  # seconds
     ended: Observed | None = None  # the outcome of a training whose JobSet no longer exists
     is_reported: bool = False  # the status reported the failure before
+    is_overdue: bool = False  # the deadline has passed
 
     @property
     def errors(self) -> Sequence[str]:
@@ -100,6 +124,7 @@ class TrainJobReconciler:
         clock: Clock,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        ready_pods: ReadyPods = no_ready_pods,
     ) -> None:
         self._client = client
         self._view = view
@@ -107,6 +132,8 @@ class TrainJobReconciler:
         self._clock = clock
         self._barrier = barrier
         self._refused_pods = refused_pods
+        self._ready_pods = ready_pods
+        self._deadlines = Deadlines(clock)
         self._deleted_job_sets = DeletedJobSets()
         self._own_job_sets = own_job_sets = OwnJobSets()
         self._planner = Planner(client, view, runtimes, self._deleted_job_sets, clock=clock)
@@ -142,12 +169,18 @@ class TrainJobReconciler:
         stored, problems = found
         with failing_reconcile("identify the JobSet"):
             identity = await self._identifier.identify(stored, is_readable=not problems)
-        try:
-            plan = await self._plan(identity, problems)
-            outcome = await self._apply(identity.job, plan)
-        except (PlanningError, KubeError) as error:
-            outcome = await self._failed(stored, identity.job, error)
-        return await self._write_status(stored, identity, outcome)
+        if await self._is_overdue(identity.job):
+            outcome = self._overdue(identity.job)
+        else:
+            try:
+                plan = await self._plan(identity, problems)
+                outcome = await self._apply(identity.job, plan)
+            except (PlanningError, KubeError) as error:
+                outcome = await self._failed(stored, identity.job, error)
+        result = await self._write_status(stored, identity, outcome)
+        if outcome.is_overdue or failed_by_deadline(identity.job):
+            await self._delete_job_set(identity.job)
+        return result
 
     async def _get(self, request: Request) -> ReadJob | None:
         """Return the TrainJob, from the API server if the cache may lag; None if not ours."""
@@ -174,6 +207,7 @@ class TrainJobReconciler:
         self._status_writer.forget(request)
         self._own_job_sets.forget(request)
         self._refused_pods.forget(request)
+        self._deadlines.forget(request)
 
     def _is_current(self, job: TrainJob) -> bool:
         """Whether the cached TrainJob is recent enough to create or change its JobSet.
@@ -188,6 +222,50 @@ class TrainJobReconciler:
             and bool(own["spec"].get("suspend")) == job.spec.suspend
         )
         return is_finished(job) or is_followed or self._barrier.is_current(job.metadata)
+
+    async def _is_overdue(self, job: TrainJob) -> bool:
+        """Whether the deadline has passed, by this manager's clocks and the API server's.
+
+        The TrainJob is read from the API server: it may have been suspended a moment ago.
+        """
+        remaining = self._deadlines.remaining(job)
+        if remaining is None or remaining > 0:
+            return False
+        observed = self._planner.observe(job, self._view)
+        if observed is not None and observed.conditions:
+            return False  # it has ended
+        with failing_reconcile("check the deadline of the TrainJob"):
+            manifest = await read_train_job(self._client, key_of_job(job))
+            now = await self._client.server_time()
+        if manifest is None:
+            return False
+        self._view.record(TRAIN_JOBS, manifest)
+        live, _ = readable_part(manifest)
+        remaining = remaining_at(live, now) if live.metadata.uid == job.metadata.uid else None
+        if remaining is None:
+            return False
+        self._deadlines.correct(job, remaining)
+        return remaining <= 0
+
+    def _overdue(self, job: TrainJob) -> Outcome:
+        """Return the outcome of a TrainJob whose deadline has passed."""
+        observed = self._planner.observe(job, self._view)
+        jobs = present_status(job).jobs if observed is None else observed.jobs
+        conditions = [deadline_condition(self._clock.now())]
+        return Outcome(ended=Observed(conditions, jobs), is_overdue=True)
+
+    async def _delete_job_set(self, job: TrainJob) -> None:
+        """Delete the JobSet of a TrainJob that the status reports as failed by its deadline."""
+        own = own_job_set(job, self._view)
+        if own is None or "deletionTimestamp" in own["metadata"]:
+            return
+        key, uid = key_of_job(job), own["metadata"]["uid"]
+        with failing_reconcile("delete the JobSet of the TrainJob, whose deadline has passed"):
+            try:
+                await self._client.delete(JOB_SETS, key, uid=uid)
+            except NotFoundError:
+                return
+        log.info("jobset_deleted", object=str(key), why="the deadline of the TrainJob has passed")
 
     async def _plan(self, identity: Identity, problems: Sequence[Problem]) -> Plan:
         """Return what to apply, given the TrainJob's own JobSet."""
@@ -271,7 +349,7 @@ class TrainJobReconciler:
     async def _write_status(self, stored: TrainJob, identity: Identity, outcome: Outcome) -> Result:
         """Write the status if it differs from the wanted one; return the result."""
         job = identity.job
-        if outcome.failure is None and not is_finished(job):
+        if outcome.failure is None and outcome.ended is None and not is_finished(job):
             outcome = await self._check_pods(job, outcome)
         job = self._own_job_sets.with_newest(job)
         observed = (
@@ -280,9 +358,14 @@ class TrainJobReconciler:
             or self._planner.observe_foreign(job, identity.foreign)
         )
         is_observable = self._view.is_complete(JOB_SETS, job.metadata.namespace)
+        nodes = self._nodes(job)
+        if observed is None and is_observable and failed_by_deadline(job):
+            observed, nodes = stopped(job)
         wanted = next_status(
             job, observed, outcome.failure, self._clock.now(), is_observable=is_observable
         )
+        wanted = with_summary(wanted, job, nodes)
+        deadline = self._deadlines.remaining(with_conditions(job, wanted.conditions))
         try:
             pause = await self._status_writer.write(stored, wanted)
         except WriteGuardError:
@@ -291,8 +374,19 @@ class TrainJobReconciler:
             if is_gone(error) and not (outcome.errors and isinstance(error, ConflictError)):
                 return DONE  # the watch will enqueue the TrainJob if it was replaced
             errors = [*outcome.errors, f"cannot write the status: {error}"]
-            raise ReconcileError("; ".join(errors), max_delay=RETRY_UNAVAILABLE) from error
-        return result_of(outcome, pause)
+            max_delay = bounded_by(deadline, RETRY_UNAVAILABLE)
+            raise ReconcileError("; ".join(errors), max_delay=max_delay) from error
+        if outcome.is_overdue:
+            message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
+            self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
+        return result_of(outcome, pause, deadline)
+
+    def _nodes(self, job: TrainJob) -> NodesStatus | None:
+        """Return the nodes of the TrainJob's own JobSet, or None."""
+        own = own_job_set(job, self._view)
+        if own is None:
+            return None
+        return nodes_of(own, self._planner.layout(job), self._ready_pods(own))
 
     async def _check_pods(self, job: TrainJob, outcome: Outcome) -> Outcome:
         """Add the reason why pods are missing to the outcome, and schedule the next check."""
@@ -319,20 +413,32 @@ def _is_ours(job: TrainJob) -> bool:
     return job.spec.managed_by == names.MANAGED_BY_US and job.metadata.deletion_timestamp is None
 
 
-def result_of(outcome: Outcome, pause: float | None) -> Result:
-    """Return the result of a reconcile; `pause` is the time until the status may be repaired.
+def bounded_by(deadline: float | None, delay: float) -> float:
+    """Return the delay, or the time until the deadline of the TrainJob if that is shorter."""
+    return delay if deadline is None else min(delay, max(deadline, SHORTEST_WAIT))
+
+
+def result_of(outcome: Outcome, pause: float | None, deadline: float | None = None) -> Result:
+    """Return the result of a reconcile.
+
+    `pause` is the time until the status may be repaired, `deadline` that until the TrainJob must
+    end.
 
     Raises ReconcileError if an API call failed.
     """
     failure = outcome.failure
     is_retried = failure is not None and failure.retryable
     max_delay = failure.max_delay if failure is not None and is_retried else math.inf
+    max_delay = bounded_by(deadline, max_delay)
     if outcome.errors:
         message = "; ".join(outcome.errors)
         raise ReconcileError(message, max_delay=max_delay, is_reported=outcome.is_reported)
     if is_retried:
         return Result(requeue=True, max_delay=max_delay)
+    due = bounded_by(deadline, math.inf)
     result = Result(requeue_after=outcome.retry_after)
-    if pause is None or result.is_rate_limited:
-        return result
-    return Result(requeue_after=min(pause, outcome.retry_after or pause))
+    if result.is_rate_limited:
+        return replace(result, max_delay=min(result.max_delay, due))
+    waits = [each for each in (pause, outcome.retry_after, due) if each is not None]
+    after = min(waits)
+    return result if after == math.inf else Result(requeue_after=after)

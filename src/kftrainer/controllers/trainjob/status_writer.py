@@ -35,8 +35,9 @@ from kftrainer.runtime.info import key_of_job
 log = structlog.get_logger(__name__)
 
 FIRST_REPAIR, LONGEST_REPAIR = 0.5, 60.0  # seconds between repairs of a status
-UNDECLARED_JOB_SET = ".status.jobSet: field not declared in schema"  # in the server's message
-RETRY_UNDECLARED = 300.0  # seconds until writing status.jobSet is tried again
+# In the API server's message if the CRD is older than this manager.
+UNDECLARED = "field not declared in schema"
+RETRY_UNDECLARED = 300.0  # seconds until writing the newer fields is tried again
 MOST_UNCONFIRMED = 8  # writes of one TrainJob that got no response
 VOLATILE_METADATA = ("resourceVersion", "managedFields")
 
@@ -123,7 +124,9 @@ class StatusWriter:
         """
         present, request = present_status(job), key_of_job(job)
         if self._clock.monotonic() < self._undeclared_until:
-            wanted = replace(wanted, job_set=present.job_set)
+            wanted = replace(
+                wanted, job_set=present.job_set, state=present.state, nodes=present.nodes
+            )
         if not wanted.conditions and (patch := removal_of_empty_conditions(job)) is not None:
             await self._remove_empty_conditions(request, patch)
         if wanted == present or not (wanted.has_content or present.has_content or present.job_set):
@@ -133,9 +136,9 @@ class StatusWriter:
         try:
             await self._apply(job, wanted)
         except KubeError as error:
-            if not wanted.job_set or UNDECLARED_JOB_SET not in str(error):
+            if UNDECLARED not in str(error):
                 raise
-            await self._apply(job, self._without_job_set(wanted))
+            await self._apply(job, self._without_newer_fields(wanted))
         return None
 
     async def _apply(self, job: TrainJob, wanted: Status) -> None:
@@ -155,15 +158,16 @@ class StatusWriter:
         self._own_writes.confirmed(request, written["metadata"]["resourceVersion"])
         self._view.record(TRAIN_JOBS, written)
 
-    def _without_job_set(self, wanted: Status) -> Status:
-        """Return the status for an older CRD, which does not declare `status.jobSet`."""
+    def _without_newer_fields(self, wanted: Status) -> Status:
+        """Return the status for an older CRD, which has only the fields of Kubeflow Trainer."""
         self._undeclared_until = self._clock.monotonic() + RETRY_UNDECLARED
         log.warning(
             "jobset_uid_not_recorded",
-            why="the CustomResourceDefinition of TrainJobs does not declare status.jobSet: upgrade "
-            "it. A JobSet that is replaced while no manager runs cannot be recognized until then",
+            why="the CustomResourceDefinition of TrainJobs does not declare all fields of the "
+            "status: upgrade it. Until then the state is not shown, and a JobSet that is replaced "
+            "while no manager runs cannot be recognized",
         )
-        return replace(wanted, job_set=None)
+        return replace(wanted, job_set=None, state=None, nodes=None)
 
     async def _remove_empty_conditions(self, request: Request, patch: Mapping[str, Any]) -> None:
         try:
@@ -209,4 +213,6 @@ def _fingerprint(status: Status) -> str:
         (each.type, each.status, each.reason, each.message) for each in status.conditions
     )
     jobs = sorted((each.dump() for each in status.jobs), key=lambda each: str(each["name"]))
-    return digest({"conditions": conditions, "jobs": jobs, "jobSet": status.job_set})
+    nodes = status.nodes.dump() if status.nodes else None
+    others = {"jobSet": status.job_set, "state": status.state, "nodes": nodes}
+    return digest({"conditions": conditions, "jobs": jobs, **others})

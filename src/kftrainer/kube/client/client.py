@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Literal
 
@@ -162,6 +164,15 @@ class Client:
                 return
             # The token contains the resourceVersion, and the server rejects a request with both.
             query = {**selectors, "continue": metadata["continue"]}
+
+    async def server_time(self) -> datetime:
+        """Return the time of the API server, in seconds."""
+        path = "/version"
+        response = await self._transport.request("GET", path, lane=self._lane)
+        try:
+            return parsedate_to_datetime(response.headers["Date"])
+        except (KeyError, ValueError) as broken:
+            raise TransportError(f"GET {path}: the response has no valid date") from broken
 
     async def create(
         self,

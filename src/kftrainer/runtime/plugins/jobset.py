@@ -107,8 +107,8 @@ class JobSet(
         return (Watch(JOB_SETS),)
 
     def declare_rbac_rules(self) -> Sequence[RBACRule]:
-        """Return the rule to build and watch JobSets."""
-        return (RBACRule(JOB_SETS, APPLY_VERBS),)
+        """Return the rule to build and watch JobSets, and to delete them at a deadline."""
+        return (RBACRule(JOB_SETS, (*APPLY_VERBS, "delete")),)
 
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:

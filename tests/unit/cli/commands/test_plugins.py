@@ -42,7 +42,11 @@ def test_table_lists_built_in_plugins_in_their_order(capsys: pytest.CaptureFixtu
     ]
     permissions = [line.split() for line in rules.splitlines()]
     assert permissions[0] == ["PLUGIN", "RESOURCE", "VERBS"]
-    assert ["JobSet", "jobsets.jobset.x-k8s.io", "get,list,watch,create,patch"] in permissions
+    assert [
+        "JobSet",
+        "jobsets.jobset.x-k8s.io",
+        "get,list,watch,create,patch,delete",
+    ] in permissions
     assert ["MPI", "secrets", "create,patch"] in permissions
 
 
@@ -68,7 +72,7 @@ def test_json_has_rules_as_in_a_cluster_role(capsys: pytest.CaptureFixture[str])
             {
                 "apiGroups": ["jobset.x-k8s.io"],
                 "resources": ["jobsets"],
-                "verbs": ["get", "list", "watch", "create", "patch"],
+                "verbs": ["get", "list", "watch", "create", "patch", "delete"],
             }
         ],
     }
