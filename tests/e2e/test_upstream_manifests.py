@@ -27,7 +27,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 from tests.support.managers import ManagerProcess
 from tests.support.objects import Object, train_job
 from tests.support.plans import RUNTIMES
-from tests.support.strict_transport import StrictTransport, lost
+from tests.support.strict_transport import StrictTransport, dropped_fields
 from tests.support.upstream_manifests import training_manifests
 from tests.support.webhooks import Applicant, admitting_manager, applicant_with
 
@@ -133,7 +133,7 @@ class Release:
             return [outcome.message]
         stored: Any = outcome.body
         self._runtimes.append(stored)
-        return [*lost(document, stored)]
+        return [*dropped_fields(document, stored)]
 
     async def _plan(self, document: Object) -> list[str]:
         outcome = await self._person.create(self._placed(document), dry_run=True)
@@ -142,10 +142,10 @@ class Release:
         job = TrainJob.parse(outcome.body)
         planned = list(RUNTIMES.of(job).new_objects(job, GivenObjects(self._runtimes)))
         [jobset] = [each.manifest for each in planned if each.resource is JOB_SETS]
-        errors = [*lost(document, outcome.body)]
+        errors = [*dropped_fields(document, outcome.body)]
         for patch in document["spec"].get("runtimePatches", ()):
             # Comparable because neither has jobs or containers that the other lacks.
-            errors += lost(patch["trainingRuntimeSpec"]["template"], jobset)
+            errors += dropped_fields(patch["trainingRuntimeSpec"]["template"], jobset)
         for each in planned:
             errors += await self._verdict(each)
         return errors
@@ -156,7 +156,7 @@ class Release:
             applied = await self._dry_run.apply(planned.resource, manifest, dry_run=True)
         except ApiError as error:
             return [str(error)]
-        return [*lost(manifest, applied)]
+        return [*dropped_fields(manifest, applied)]
 
     def _placed(self, document: Object) -> Object:
         if document["kind"] == "ClusterTrainingRuntime":

@@ -11,7 +11,7 @@ from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.metadata import METADATA
 from tests.support.golden import CASES, read
 from tests.support.objects import Object, replicated_job, runtime, train_job
-from tests.support.other_releases import KUEUE_ENTRY, UNSERVED
+from tests.support.other_releases import KUEUE_ADMISSION, KUEUE_ENTRY, SDK_PATCH, UNSERVED
 from tests.support.runtimes import SHIPPED
 
 DEMO = Path(__file__).parent.parent.parent / "hack" / "demo"
@@ -150,6 +150,7 @@ def _malformed_train_job(rng: random.Random) -> Object:
         {"trainer": {"numProcPerNode": processes}},
         *(copy.deepcopy(case.spec) for case in UNSERVED if case.kind == "TrainJob"),
         {"runtimePatches": rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))},
+        {"runtimePatches": copy.deepcopy([KUEUE_ADMISSION, SDK_PATCH])},
     ]
     return rng.choice(changes)
 

@@ -24,7 +24,9 @@ class ContainerPatch(ContainerOverride):
     resources: Annotated[
         Opaque | None,
         Embedded(f"{CONTAINER}.resources"),
-        Field(description="Resources, merged by the names of resources and claims."),
+        Field(
+            description="Resources, merged by their names. Claims replace those of the template."
+        ),
     ] = None
 
 

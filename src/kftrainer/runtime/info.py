@@ -33,9 +33,9 @@ RUNTIME = "runtime"  # prefix of sources that are fields of the runtime, not of 
 class Info:
     """Intermediate form of one TrainJob; the plugins of each phase change it in place.
 
-    `template` is the runtime's JobSet spec with the TrainJob's overrides and resources applied.
-    The PodSets are views of its replicated jobs, in the same order: changing a PodSet changes the
-    template.
+    `template` is the runtime's JobSet spec with the TrainJob's overrides, runtime patches and
+    resources applied. The PodSets are views of its replicated jobs, in the same order: changing a
+    PodSet changes the template.
     """
 
     runtime: AnyRuntime

@@ -1,4 +1,4 @@
-"""Builds the Info of a TrainJob from its runtime: the template with overrides applied."""
+"""Builds the Info of a TrainJob: the template of its runtime with all patches merged."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.object_builders import thaw
-from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
+from kftrainer.runtime.patches.merge import merge_patches
+from kftrainer.runtime.patches.pod_patches import METADATA, jobset_metadata_patches, pod_patches
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
@@ -56,7 +57,7 @@ def new_info(
     if errors:
         raise InvalidRuntimeError(subject_of(runtime), *errors)
     _reject(job, unserved)
-    _reject(job, _resource_errors(job))  # before overrides are merged, which takes longer
+    _reject(job, _resource_errors(job))  # before patches are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
@@ -64,10 +65,8 @@ def new_info(
     trace.start({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with trace.changes_of(BY_TRAIN_JOB):
         _merge_metadata(job, labels, annotations, trace)
-        if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
-            _reject(job, merge_stored_patches(job, template, labels, annotations))
-        if job.spec.overrides():
-            _reject(job, merge_overrides(job, template, trace))
+        if pod_patches(job):
+            _reject(job, merge_patches(job, template, trace))
     with trace.changes_of(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
@@ -249,6 +248,12 @@ def _merge_metadata(
         merged.update(own or {})
         for key in own or {}:
             trace.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
+    for patch in jobset_metadata_patches(job):
+        changes = (patch.labels, patch.annotations)
+        for field, merged, own in zip(METADATA, (labels, annotations), changes, strict=True):
+            merged.update(own)
+            for key in own:
+                trace.note(f"metadata.{field}[{key}]", patch.source)
 
 
 def _reject(job: TrainJob, errors: Iterable[FieldError]) -> None:

@@ -24,7 +24,7 @@ from kftrainer.runtime.framework.extension_points import (
 )
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
 from kftrainer.runtime.object_builders import env_var, owned
-from kftrainer.runtime.overrides import step_env_overrides
+from kftrainer.runtime.patches.targets import manager_errors, step_env_errors
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import set_all, set_user_env
 from kftrainer.runtime.podset import Container, Endpoints
@@ -92,11 +92,11 @@ class JobSet(
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Validate initializers and overrides against the runtime, and names for JobSet."""
+        """Validate initializers and patches against the runtime, and names for JobSet."""
         findings = ValidationResult()
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.add_errors(*_missing_initializers(info, new), *name_errors(info, new, counts))
-        findings.add_errors(*step_env_overrides(new))
+        findings.add_errors(*manager_errors(new), *step_env_errors(new))
         requested = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
             findings.add_warnings(*requests_above_limits(container, requested))

@@ -9,7 +9,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.object_builders import Piece, by_name, indices_by_name, thaw
-from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, path_in
+from kftrainer.runtime.patches.pod_patches import pod_patches
+from kftrainer.runtime.patches.targets import STEP_CONTAINERS
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
@@ -60,12 +61,12 @@ def reserved_env_errors(
     trainer, trains = info.trainer, info.trainer_container
     if trainer is None or trains is None:
         return
-    for path, override in overrides(job):
-        if any(target.name == trainer.name for target in override.target_jobs):
-            for index, container in enumerate((override.spec or {}).get("containers") or ()):
-                # For a step container, every variable in an override is rejected elsewhere.
+    for patch in pod_patches(job):
+        if trainer.name in patch.jobs:
+            for index, container in enumerate(patch.spec.get("containers") or ()):
+                # For a step container, every variable in a patch is rejected elsewhere.
                 if container.get("name") == trains.name not in STEP_CONTAINERS:
-                    where = path_in(path, f"spec.containers[{index}].env")
+                    where = f"{patch.spec_path}.containers[{index}].env"
                     yield from _taken(where, container.get("env") or (), reserved, rule)
 
 

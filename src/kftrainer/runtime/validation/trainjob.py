@@ -19,7 +19,13 @@ from kftrainer.runtime.errors import (
 )
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
-from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
+from kftrainer.runtime.patches.pod_patches import (
+    LEGACY,
+    MODERN,
+    PATCHES_PATH,
+    jobset_metadata_patches,
+    pod_patches,
+)
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.resources.quantities import HALVES
@@ -100,14 +106,16 @@ def _info(
 
 
 def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
-    """Return the TrainJob without the overrides or resource quantities that have errors.
+    """Return the TrainJob without the patches or resource quantities that have errors.
 
-    Returns None if the errors concern neither.
+    Returns None if the errors concern none of them.
     """
     paths = {error.path for error in errors}
     changes: dict[str, Any] = {}
     if any(path.startswith(OVERRIDES) for path in paths) and job.spec.overrides():
         changes |= {"pod_template_overrides": None, "pod_spec_overrides": None}
+    if any(path.startswith(PATCHES_PATH) for path in paths) and job.spec.runtime_patches:
+        changes["runtime_patches"] = None
     trainer = job.spec.trainer or NO_TRAINER
     resources = trainer.resources_per_node or {}
     valid = _without_paths(resources, paths)
@@ -135,10 +143,14 @@ def _without_paths(resources: Mapping[str, Any], paths: Collection[str]) -> dict
 def _metadata_errors(job: TrainJob) -> Iterator[FieldError]:
     """Yield errors for keys and values that the API server would reject in the JobSet or pods."""
     yield from _metadata_errors_at("spec", job.spec.labels, job.spec.annotations)
-    for path, override in overrides(job):
-        if metadata := override.metadata:
-            where = f"{path}.metadata"
-            yield from _metadata_errors_at(where, metadata.labels, metadata.annotations)
+    for of_job_set in jobset_metadata_patches(job):
+        yield from _metadata_errors_at(of_job_set.path, of_job_set.labels, of_job_set.annotations)
+    for patch in pod_patches(job):
+        for where, metadata in (
+            (patch.job_metadata_path, patch.job_metadata),
+            (patch.metadata_path, patch.metadata),
+        ):
+            yield from _metadata_errors_at(where, metadata.get(LABELS), metadata.get(ANNOTATIONS))
 
 
 def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldError]:
