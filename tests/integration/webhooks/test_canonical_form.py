@@ -1,19 +1,33 @@
 """TrainJobs are stored as Go clients write them back, which then change nothing."""
 
+from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from kftrainer.api.schema.creation import creation_errors
 from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest
+from kftrainer.runtime.canonical_form import canonical_train_job
+from tests.integration.cli.test_validate import BAD_REQUEST, CREATED, INVALID, answer_of
 from tests.integration.webhooks.cases import job_on, placed, torch
 from tests.support.go_clients import written_by_go
+from tests.support.objects import train_job
 from tests.support.other_releases import KUEUE_ENTRY
+from tests.support.random_objects import mutants
 from tests.support.webhooks import Applicant
 
 pytestmark = pytest.mark.integration
+
+SEED, MUTANTS = 17, 400
+FORBIDDEN = 403
 
 KIND = "TrainingRuntime"
 # As the SDK sends it, and as people write it in YAML.
@@ -137,3 +151,34 @@ async def test_jobs_beyond_a_limit_are_rejected_by_the_validator(
     outcome = await person.create(large)
     assert outcome.status == 403
     assert "may not be more than 262144 bytes as JSON" in outcome.message
+
+
+def submitted() -> Iterator[Object]:
+    """TrainJobs with random changes, and with values that only the mutating webhook makes valid."""
+    for amount in (4.0, 0.5, 1e3, 1e-9, "0.5", -0.5, 1.5e300, True, None, [], "x"):
+        yield train_job(trainer={"resourcesPerNode": {"limits": {"cpu": amount}}})
+    yield train_job(trainer={"unknown": []})
+    for _, document in mutants(SEED, MUTANTS):
+        if document.get("kind") == "TrainJob":
+            yield document
+
+
+def mutated(manifest: Manifest) -> Manifest:
+    return canonical_train_job(None, manifest, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+async def test_schema_errors_are_those_found_offline(
+    person: Applicant, plane: ControlPlane, namespace: str
+) -> None:
+    connection = await load_connection(plane.kubeconfig)
+    differences, statuses = [], set()
+    async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        for document in submitted():
+            answer = await answer_of(transport, document, namespace)
+            statuses.add(answer.status)
+            errors = creation_errors(document, mutated)
+            if (answer.status in (BAD_REQUEST, INVALID)) != bool(errors):
+                differences.append((answer, [*map(str, errors)], document))
+    assert not differences, differences[0]
+    assert statuses <= {CREATED, BAD_REQUEST, FORBIDDEN, INVALID}
+    assert {BAD_REQUEST, FORBIDDEN, INVALID} <= statuses

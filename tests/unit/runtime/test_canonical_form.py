@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kftrainer.api import limits
@@ -412,6 +412,7 @@ RESOURCES = st.fixed_dictionaries(
 
 
 @settings(deadline=None)
+@example(resources={"limits": {"cpu": "10000000000G"}}, before={}, updated=False)
 @given(RESOURCES, RESOURCES, st.booleans())
 def test_form_of_resources_is_idempotent_and_written_by_go(
     resources: Object, before: Object, updated: bool
@@ -421,5 +422,7 @@ def test_form_of_resources_is_idempotent_and_written_by_go(
     once = canonical_train_job(old, job, NOW)
     assert canonical_train_job(old, once, NOW) == once
     created = canonical_train_job(None, job, NOW)
-    assert repr(written_by_go(created)) == repr(created)
-    assert not is_valid(job) or is_valid(created)
+    if is_valid(created):  # amounts may be too large
+        assert repr(written_by_go(created)) == repr(created)
+    else:
+        assert not is_valid(job)

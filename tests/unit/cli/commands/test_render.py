@@ -925,7 +925,7 @@ def test_train_job_is_rendered_from_its_stored_form(
     render: Command, amount: object, stored: str
 ) -> None:
     """The mutating webhook rewrites quantities before the API server checks the schema."""
-    given = plain_job(trainer={**resources(amount), "env": []}, runtimePatches=[])
+    given = plain_job(trainer={**resources(amount), "env": [], "command": []}, runtimePatches=[])
     objects = render.objects(plain_runtime(), given)
     assert objects == render.objects(plain_runtime(), plain_job(trainer=resources(stored)))
     render(plain_runtime(), given)
