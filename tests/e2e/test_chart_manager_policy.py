@@ -20,7 +20,7 @@ from kftrainer.devcluster.waiting import until
 from tests.support.installations import CRDS, GROUP, KINDS, MANAGER
 from tests.support.objects import API, COLLECTIONS, runtime, train_job
 from tests.support.releases import NAME, NAMESPACE, Release, token
-from tests.support.webhooks import APPLY, CONFIGURATION_PATH, MERGE, SECRET_PATH
+from tests.support.webhooks import APPLY, CONFIGURATION_PATH, MERGE, MUTATING_PATH, SECRET_PATH
 
 WITHIN = 30.0
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -203,7 +203,8 @@ def rewritten(configuration: Object, change: Object) -> Attempt:
 
 
 def updated(configuration: Object) -> Attempt:
-    return Attempt("PUT", CONFIGURATION_PATH, configuration)
+    is_mutating = configuration["kind"].startswith("Mutating")
+    return Attempt("PUT", MUTATING_PATH if is_mutating else CONFIGURATION_PATH, configuration)
 
 
 def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str, Attempt]:
@@ -287,13 +288,19 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     await api.create(with_namespace(secret("keys", owner, **SSH_KEYS), namespace))
     await api.create(runtime("theirs", "ClusterTrainingRuntime"))
     configuration, certificate = await api.get(CONFIGURATION_PATH), await api.get(SECRET_PATH)
+    mutating = await api.get(MUTATING_PATH)
     attacks = {
         **secret_attacks(namespace),
         **object_attacks(namespace),
         **runtime_attacks(namespace),
         **webhook_attacks(configuration),
+        **{f"mutating {name}": each for name, each in webhook_attacks(mutating).items()},
+        "mutating webhook's reinvocationPolicy": rewritten(
+            mutating, {"reinvocationPolicy": "Never"}
+        ),
     }
     work = ordinary(namespace, configuration, certificate)
+    work["trust in the mutating webhook"] = ordinary(namespace, mutating, certificate)["trust"]
     try:
         async with manager_of(control_plane, api) as manager:
             # RBAC alone: all of it succeeds.

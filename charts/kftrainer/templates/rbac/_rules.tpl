@@ -115,11 +115,15 @@ written is limited further by templates/policy.
   verbs: [{{ if .Values.webhook.enabled }}get, {{ end }}list, watch]
 {{- end }}
 {{- if and .Values.webhook.enabled (eq .Values.certs.mode "self-managed") }}
-# The caBundle of the manager's own webhook configuration is updated when its certificate authority
+# The caBundle of the manager's own webhook configurations is updated when its certificate authority
 # changes.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
   resourceNames: [validator.trainer.kubeflow.org]
+  verbs: [get, list, watch, update]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations]
+  resourceNames: [defaulter.trainer.kubeflow.org]
   verbs: [get, list, watch, update]
 {{- end }}
 {{- if and .Values.metrics.enabled .Values.metrics.secure }}

@@ -397,6 +397,7 @@ class Assembly:
             Runtimes(self._framework),
             self._view,
             reading,
+            clock=self._clock,
             namespaces=self._options.namespaces,
             reduced=partial(reduced_objects, self._view),
         )

@@ -918,3 +918,32 @@ def test_field_of_another_release_is_rejected_by_name(render: Command, case: Uns
         reference = {"name": "demo", "kind": case.kind}
         [line] = render.problems(document, train_job(runtimeRef=reference))
     assert f": {case.path}: Forbidden: {case.named}" in line
+
+
+def resources(amount: object) -> Object:
+    return {"resourcesPerNode": {"limits": {"cpu": amount}}}
+
+
+@pytest.mark.parametrize(("amount", "stored"), [(4.0, "4"), (0.5, "500m"), ("1000m", "1")])
+def test_train_job_is_rendered_from_its_stored_form(
+    render: Command, amount: object, stored: str
+) -> None:
+    """The mutating webhook rewrites quantities before the API server checks the schema."""
+    given = plain_job(trainer={**resources(amount), "env": [], "command": []}, runtimePatches=[])
+    objects = render.objects(plain_runtime(), given)
+    assert objects == render.objects(plain_runtime(), plain_job(trainer=resources(stored)))
+    render(plain_runtime(), given)
+    assert render.as_validated() == []
+
+
+def test_unknown_empty_list_is_an_error(render: Command) -> None:
+    """The API server finds unknown fields before it calls the mutating webhook."""
+    [problem] = render.problems(plain_runtime(), plain_job(env=[], trainer={"args": []}))
+    assert problem.startswith("FILE:3: spec.env: ")
+
+
+@pytest.mark.parametrize("amount", ["-1", "much"])
+def test_invalid_quantity_is_reported_as_it_was_written(render: Command, amount: str) -> None:
+    [problem] = render.problems(plain_runtime(), plain_job(trainer=resources(amount)))
+    assert "spec.trainer.resourcesPerNode.limits" in problem
+    assert f'"{amount}"' in problem
