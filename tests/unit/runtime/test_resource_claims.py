@@ -68,7 +68,7 @@ def processes(jobset: Object) -> str:
     return value
 
 
-def live(suspend: bool = True, **annotations: str) -> Object:
+def live(*, suspend: bool = True, **annotations: str) -> Object:
     owner = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -180,8 +180,8 @@ def test_more_processes_than_claimed_devices_cause_a_warning() -> None:
             {"resourceClaimsPerNode": [claim(template="No")]},
             [
                 f'{PATH}[0].resourceClaimTemplateName: Invalid value: "No": '
-                "must be lower-case letters, digits, - and ., and start and end with a letter or "
-                "digit"
+                "must be lower-case letters, digits, - and ., and each part between dots must "
+                "start and end with a letter or digit"
             ],
         ),
         (
@@ -252,7 +252,7 @@ def test_missing_template_causes_no_error_about_devices() -> None:
 def test_existing_jobset_keeps_the_number_of_devices(others: list[Object]) -> None:
     """The environment of a JobSet is immutable, so the plan must not change either."""
     document = mpi()
-    job = {**claiming(document, numNodes=2)}
+    job = claiming(document, numNodes=2)
     job["spec"]["suspend"] = True
     objects = plan(job, document, live(**{COUNT: "4"}), *others)
     assert "slots=4" in objects["ConfigMap"]["data"]["hostfile"]

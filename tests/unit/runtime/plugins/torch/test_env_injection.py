@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError
 from kftrainer.runtime.explain import Explanation
@@ -11,7 +12,6 @@ from kftrainer.runtime.validation.training_runtime import runtime_findings
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import (
     RUNTIMES,
-    TrainJob,
     container_of,
     findings,
     in_namespace,
@@ -76,19 +76,19 @@ def test_targets_get_the_whole_environment_with_torchtune() -> None:
     assert variables(container_of(jobset, "node", "side")) == ["A", *NAMES]
 
 
-@pytest.mark.parametrize(("job", "container"), [("node", "absent"), ("absent", "side")])
-def test_missing_target_is_an_error_of_the_runtime(job: str, container: str) -> None:
-    document = injecting(("node", ["side"]), (job, [container]))
-    [_, index] = [0, 0 if job == "node" else 1]
-    document["spec"]["mlPolicy"]["torch"]["envInjection"]["targets"] = [
-        {"jobName": "metrics", "containerNames": ["metrics"]},
-        {"jobName": job, "containerNames": ["side", container] if job == "node" else [container]},
-    ]
-    place = 1 if job == "node" else 0
+@pytest.mark.parametrize(
+    ("job", "container", "listed"),
+    [("node", "absent", ["side", "absent"]), ("absent", "side", ["side"])],
+)
+def test_missing_target_is_an_error_of_the_runtime(
+    job: str, container: str, listed: list[str]
+) -> None:
+    document = injecting(("metrics", ["metrics"]), (job, listed))
     text = (
         f'envInjection target podSet "{job}" container "{container}" not found in runtime template'
     )
-    message = f'{TARGETS}[1].containerNames[{place}]: Invalid value: "{container}": {text}'
+    where = f"{TARGETS}[1].containerNames[{len(listed) - 1}]"
+    message = f'{where}: Invalid value: "{container}": {text}'
     parsed = RUNTIMES.of(TrainJob.parse(job_on(document))).resource.decode(document)
     assert [*map(str, runtime_findings(RUNTIMES.framework, parsed).errors)] == [message]
     [error] = findings(job_on(document), document).errors
