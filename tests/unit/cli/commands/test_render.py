@@ -778,7 +778,7 @@ def test_explain_shows_the_source_of_each_value(render: Command) -> None:
     node = f"{head}.template.spec.containers[node]"
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f'{node}.image = "mine"  JobSet ← spec.trainer.image',
+        f'{node}.image = "mine"  TrainJob ← spec.trainer.image',
         f'{node}.env[A] = "1"  JobSet ← spec.trainer.env[0]',
         f"{head}.parallelism = 3  PlainML ← spec.trainer.numNodes",
         f"{head}.completions = 3  PlainML ← spec.trainer.numNodes",
@@ -914,3 +914,24 @@ def test_field_of_another_release_is_rejected_by_name(render: Command, case: Uns
         reference = {"name": "demo", "kind": case.kind}
         [line] = render.problems(document, train_job(runtimeRef=reference))
     assert f": {case.path}: Forbidden: {case.named}" in line
+
+
+def test_resource_claim_templates_are_read_from_the_files(render: Command) -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    job = plain_job(trainer={"resourceClaimsPerNode": claims})
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"count": 2}}]}}},
+    }
+    code, out, _ = render(plain_runtime(), job, template)
+    assert (code, yaml.safe_load(out)["metadata"]["annotations"]) == (
+        0,
+        {"trainer.kubeflow.org/claimed-devices": "2"},
+    )
+    code, out, err = render(plain_runtime(), job)
+    assert (code, out) == (1, "")
+    assert (
+        'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Not found: "gpus"' in err
+    )
