@@ -241,7 +241,8 @@ def test_missing_template_causes_no_error_about_devices() -> None:
     annotation = {"trainer.kubeflow.org/torchtune-model": "llama3_2/1B"}
     document["metadata"]["annotations"] = annotation
     args = ["model.lora_attn_modules=[q_proj]", "model.quantize_base=True"]
-    job = claiming(document, command=["tune", "run"], args=args)
+    cpus = {"requests": {"cpu": "4"}}  # one process for each without accelerators
+    job = claiming(document, command=["tune", "run"], args=args, resourcesPerNode=cpus)
     assert findings(job, document, template("other")).errors == []
     [error] = findings(job, document, template(count=2)).errors
     assert error.rule == "torchtune-qlora-devices"
