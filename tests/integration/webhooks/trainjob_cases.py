@@ -321,7 +321,7 @@ TRAINERS = (
     JobCase(
         "resource-claims",
         {"trainer": {"resourceClaimsPerNode": [CLAIM], "resourcesPerNode": {"claims": [USED]}}},
-        {"trainer": {"resourceClaimsPerNode": [CLAIM]}},
+        {"trainer": {"resourceClaimsPerNode": [], "resourcesPerNode": {"claims": [USED]}}},
         "spec.trainer.resourcesPerNode.claims: Forbidden: cannot be set together with "
         "spec.trainer.resourceClaimsPerNode",
         torch(),
@@ -329,7 +329,7 @@ TRAINERS = (
     JobCase(
         "resource-claims",
         {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "name": "own"}]}},
-        {"trainer": {"resourceClaimsPerNode": [CLAIM]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
         'spec.trainer.resourceClaimsPerNode[0].name: Invalid value: "own": is already the name of '
         "a resource claim of the job node of the runtime",
         torch(job_with(pod={"resourceClaims": [{"name": "own", "resourceClaimName": "mine"}]})),
@@ -338,7 +338,7 @@ TRAINERS = (
     JobCase(
         "resource-claims",
         {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "resourceClaimTemplateName": "No"}]}},
-        {"trainer": {"resourceClaimsPerNode": [CLAIM]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
         'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Invalid value: "No": '
         "must be lower-case letters, digits, - and ., and each part between dots must start and "
         "end with a letter or digit",
