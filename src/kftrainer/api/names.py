@@ -29,6 +29,8 @@ MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 
 # Labels and annotations.
+# On JobSets: the number of devices in the resource claims of a node when the JobSet was created.
+ANNOTATION_CLAIMED_DEVICES: Final = "trainer.kubeflow.org/claimed-devices"
 LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
 SUPPORT_DEPRECATED: Final = "deprecated"
@@ -68,6 +70,7 @@ REASON_ALL_JOBS_COMPLETED: Final = "AllJobsCompleted"
 REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
 REASON_RUNTIME_NOT_FOUND: Final = "RuntimeNotFound"
+REASON_CLAIM_TEMPLATE_NOT_FOUND: Final = "ResourceClaimTemplateNotFound"
 REASON_INVALID_RUNTIME: Final = "InvalidRuntime"
 REASON_INVALID_TRAIN_JOB: Final = "InvalidTrainJob"
 REASON_TRAIN_JOB_TOO_LARGE: Final = "TrainJobTooLarge"

@@ -58,5 +58,8 @@ RUNTIME_CLASSES: Final = _foreign(
 PRIORITY_CLASSES: Final = _foreign(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False
 )
+RESOURCE_CLAIM_TEMPLATES: Final = _foreign(
+    "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"
+)
 
 AnyResource = Resource[Any]

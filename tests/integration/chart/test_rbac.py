@@ -65,6 +65,7 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "trainingruntimes.trainer.kubeflow.org": {"get", *READ, "patch"},
         "clustertrainingruntimes.trainer.kubeflow.org": {"get", *READ, *WRITE, "delete"},
         "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE},
+        "resourceclaimtemplates.resource.k8s.io": READ,
         "jobs.batch": READ,
         "events": {*READ, *WRITE},
         "secrets": WRITE,

@@ -44,6 +44,10 @@ VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
 UNUSABLE, NO_CONTAINERS, NO_WORKERS = "old-unusable", "old-no-containers", "old-no-workers"
 FIRST_DEPENDS = "old-first-depends"
 
+CLAIM = {"name": "gpu", "resourceClaimTemplateName": "gpus"}
+USED = {"name": "gpu"}
+SIDE_ENV = {"name": "side", "env": [{"name": "PET_NNODES", "value": "2"}]}
+
 
 def override(**fields: Any) -> list[Object]:
     """An override of the pods of the job node."""
@@ -60,6 +64,14 @@ def patch(
     job_set = {"spec": {"replicatedJobs": [{"name": job, "template": template}]}}
     patch = {"manager": manager, "trainingRuntimeSpec": {"template": job_set}}
     return {"runtimePatches": [patch]}
+
+
+def injecting(*names: str) -> Object:
+    """A runtime with a container `side`, which injects the environment of torchrun into these."""
+    containers = [{"name": "node", "image": "trainer"}, {"name": "side", "image": "side"}]
+    targets = [{"jobName": "node", "containerNames": [*names]}]
+    policy = {"envInjection": {"targets": targets}}
+    return torch(job_with(pod={"containers": containers}), torch=policy)
 
 
 def initializing(*steps: str) -> Object:
@@ -312,6 +324,42 @@ INITIALIZERS = (
 )
 
 TRAINERS = (
+    JobCase(
+        "torch-reserved-env",
+        {"podTemplateOverrides": override(spec={"containers": [SIDE_ENV]})},
+        {"podTemplateOverrides": override(spec={"containers": [{**SIDE_ENV, "env": []}]})},
+        'spec.podTemplateOverrides[0].spec.containers[0].env: Invalid value: ["PET_NNODES"]: must '
+        "not have reserved envs, invalid envs configured: [PET_NNODES]",
+        injecting("side"),
+        variant="envInjection",
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [CLAIM], "resourcesPerNode": {"claims": [USED]}}},
+        {"trainer": {"resourceClaimsPerNode": [], "resourcesPerNode": {"claims": [USED]}}},
+        "spec.trainer.resourcesPerNode.claims: Forbidden: cannot be set together with "
+        "spec.trainer.resourceClaimsPerNode",
+        torch(),
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "name": "own"}]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
+        'spec.trainer.resourceClaimsPerNode[0].name: Invalid value: "own": is already the name of '
+        "a resource claim of the job node of the runtime",
+        torch(job_with(pod={"resourceClaims": [{"name": "own", "resourceClaimName": "mine"}]})),
+        variant="taken",
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "resourceClaimTemplateName": "No"}]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
+        'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Invalid value: "No": '
+        "must be lower-case letters, digits, - and ., and each part between dots must start and "
+        "end with a letter or digit",
+        torch(),
+        variant="template",
+    ),
     *(
         JobCase(
             "torch-reserved-env",

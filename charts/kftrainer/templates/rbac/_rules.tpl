@@ -33,6 +33,10 @@ written is limited further by templates/policy.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
   verbs: [get, list, watch, create, patch, delete]
+# The templates of a TrainJob's resource claims: their devices determine the number of processes.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [list, watch]
 # The status of Jobs shows when the first pods of a JobSet run.
 - apiGroups: [batch]
   resources: [jobs]

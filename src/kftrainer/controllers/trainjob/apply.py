@@ -80,18 +80,6 @@ class PendingDeletionError(PlanningError):
         self.since = since
 
 
-class NotInstalledError(PlanningError):
-    """The kind of an object that the TrainJob needs is not installed."""
-
-    def __init__(self, resource: Resource[Any]) -> None:
-        super().__init__(
-            f"the kind {resource.kind} ({resource.api_version}) is not installed in the cluster, "
-            "or the manager may not read it: install the CRD or grant access; the TrainJob then "
-            "continues automatically"
-        )
-        self.resource = resource
-
-
 @dataclass(frozen=True, slots=True)
 class Applied:
     """Result of applying one object."""

@@ -8,7 +8,6 @@ import structlog
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.controllers.trainjob.apply import NotInstalledError
 from kftrainer.controllers.trainjob.deleted_jobsets import (
     DeletedJobSets,
     outcome_without_job_set,
@@ -24,7 +23,7 @@ from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
+from kftrainer.runtime.errors import NotInstalledError, PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import claimed_job_set, is_finished, key_of_job, own_job_set, runs
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout

@@ -3,7 +3,8 @@
 Plugins reserve variables: `plugins.torch` those that begin with `PET_`, for example.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
@@ -12,8 +13,11 @@ from kftrainer.runtime.object_builders import Piece, by_name, indices_by_name, t
 from kftrainer.runtime.patches.pod_patches import pod_patches
 from kftrainer.runtime.patches.targets import STEP_CONTAINERS
 from kftrainer.runtime.podset import Container
+from kftrainer.runtime.resources.quantities import CONTAINER_LISTS
 from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
+
+NO_OTHERS: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
@@ -53,20 +57,32 @@ def _note_all(container: Container, env: Sequence[Piece], path: str, skip: Colle
 
 
 def reserved_env_errors(
-    info: Info, job: TrainJob, reserved: Collection[str], *, rule: str = Rule.RESERVED_ENV
+    info: Info,
+    job: TrainJob,
+    reserved: Collection[str],
+    *,
+    rule: str = Rule.RESERVED_ENV,
+    others: Mapping[str, Collection[str]] = NO_OTHERS,
 ) -> Iterator[FieldError]:
-    """Yield errors for reserved variables that the TrainJob sets in the trainer container."""
+    """Yield errors for reserved variables that the TrainJob sets in the trainer container.
+
+    `others` are other containers that get them: their names by the names of their jobs.
+    """
     env = (job.spec.trainer or NO_TRAINER).env or ()
     yield from _taken("spec.trainer.env", env, reserved, rule)
     trainer, trains = info.trainer, info.trainer_container
-    if trainer is None or trains is None:
-        return
-    for patch in pod_patches(job):
-        if trainer.name in patch.jobs:
-            for index, container in enumerate(patch.spec.get("containers") or ()):
-                # For a step container, every variable in a patch is rejected elsewhere.
-                if container.get("name") == trains.name not in STEP_CONTAINERS:
-                    where = f"{patch.spec_path}.containers[{index}].env"
+    containers = {name: {*found} for name, found in others.items()}
+    if trainer is not None and trains is not None:
+        containers.setdefault(trainer.name, set()).add(trains.name)
+    for patch in pod_patches(job) if containers else ():
+        concerned = {name for target in patch.jobs for name in containers.get(target, ())}
+        for field in CONTAINER_LISTS:
+            for index, container in enumerate(patch.spec.get(field) or ()):
+                name = container.get("name")
+                # Every variable of a step container in a patch is rejected elsewhere.
+                is_step = field == "containers" and name in STEP_CONTAINERS
+                if name in concerned and not is_step:
+                    where = f"{patch.spec_path}.{field}[{index}].env"
                     yield from _taken(where, container.get("env") or (), reserved, rule)
 
 

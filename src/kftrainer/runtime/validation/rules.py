@@ -19,6 +19,7 @@ class Rule(StrEnum):
     INITIALIZER_CONTAINER_MISSING = "initializer-container-missing"
     INITIALIZER_SECRET_NAME = "initializer-secret-name"  # noqa: S105  not a secret
     RESERVED_ENV = "reserved-env"
+    RESOURCE_CLAIMS = "resource-claims"
     QUANTITY_NEGATIVE = "quantity-negative"
     METADATA_FOR_OBJECTS = "metadata-for-objects"
     PROCESSES_NOT_INTEGER = "processes-not-integer"

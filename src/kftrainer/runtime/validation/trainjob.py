@@ -28,6 +28,7 @@ from kftrainer.runtime.patches.pod_patches import (
 )
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
+from kftrainer.runtime.resources.claims import CLAIMS_IN_RESOURCES, CLAIMS_PATH
 from kftrainer.runtime.resources.quantities import HALVES
 from kftrainer.runtime.template import RESOURCES_PATH
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
@@ -106,7 +107,7 @@ def _info(
 
 
 def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
-    """Return the TrainJob without the patches or resource quantities that have errors.
+    """Return the TrainJob without the patches, resource quantities or claims that have errors.
 
     Returns None if the errors concern none of them.
     """
@@ -119,8 +120,11 @@ def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> Train
     trainer = job.spec.trainer or NO_TRAINER
     resources = trainer.resources_per_node or {}
     valid = _without_paths(resources, paths)
-    if valid != resources:
-        changes["trainer"] = trainer.model_copy(update={"resources_per_node": valid})
+    fields: dict[str, Any] = {} if valid == resources else {"resources_per_node": valid}
+    if any(path.startswith((CLAIMS_PATH, CLAIMS_IN_RESOURCES)) for path in paths):
+        fields["resource_claims_per_node"] = None
+    if fields:
+        changes["trainer"] = trainer.model_copy(update=fields)
     if not changes:
         return None
     return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})

@@ -782,7 +782,7 @@ def test_explain_shows_the_source_of_each_value(render: Command) -> None:
     node = f"{head}.template.spec.containers[node]"
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f'{node}.image = "mine"  JobSet ← spec.trainer.image',
+        f'{node}.image = "mine"  TrainJob ← spec.trainer.image',
         f'{node}.env[A] = "1"  JobSet ← spec.trainer.env[0]',
         f"{head}.parallelism = 3  PlainML ← spec.trainer.numNodes",
         f"{head}.completions = 3  PlainML ← spec.trainer.numNodes",
@@ -947,3 +947,24 @@ def test_invalid_quantity_is_reported_as_it_was_written(render: Command, amount:
     [problem] = render.problems(plain_runtime(), plain_job(trainer=resources(amount)))
     assert "spec.trainer.resourcesPerNode.limits" in problem
     assert f'"{amount}"' in problem
+
+
+def test_resource_claim_templates_are_read_from_the_files(render: Command) -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    job = plain_job(trainer={"resourceClaimsPerNode": claims})
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"count": 2}}]}}},
+    }
+    code, out, _ = render(plain_runtime(), job, template)
+    assert (code, yaml.safe_load(out)["metadata"]["annotations"]) == (
+        0,
+        {"trainer.kubeflow.org/claimed-devices": "2"},
+    )
+    code, out, err = render(plain_runtime(), job)
+    assert (code, out) == (1, "")
+    assert (
+        'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Not found: "gpus"' in err
+    )
