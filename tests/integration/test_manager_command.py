@@ -131,8 +131,9 @@ def discovers_ours(request: ProxiedRequest) -> bool:
 
 async def bind(api: ApiClient, user: str, verbs: Sequence[str], resources: Sequence[str]) -> None:
     """Let the user do this with the resources, everywhere."""
-    ours = ["trainer.kubeflow.org", "jobset.x-k8s.io", "node.k8s.io", "scheduling.k8s.io"]
-    groups = ["", "coordination.k8s.io", *ours]
+    ours = ["trainer.kubeflow.org", "jobset.x-k8s.io"]
+    theirs = ["node.k8s.io", "scheduling.k8s.io", "resource.k8s.io"]
+    groups = ["", "coordination.k8s.io", *ours, *theirs]
     rule = {"apiGroups": groups, "resources": [*resources], "verbs": [*verbs]}
     api_version, metadata = "rbac.authorization.k8s.io/v1", {"name": user}
     await api.create(
