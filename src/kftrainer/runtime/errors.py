@@ -3,6 +3,7 @@
     PlanningError
     ├── UnsupportedRuntimeError   spec.runtimeRef names a kind that is not a runtime
     ├── RuntimeNotFoundError      the runtime does not exist
+    ├── RevisionLostError         the recorded revision of a changed runtime does not exist
     ├── InvalidRuntimeError       the runtime cannot be used; paths are in the runtime
     ├── InvalidTrainJobError      the TrainJob is not valid; paths are in the TrainJob
     └── PluginFailedError         a plugin has a bug
@@ -37,6 +38,12 @@ class RuntimeNotFoundError(PlanningError):
     """The TrainJob refers to a runtime that does not exist."""
 
     reason = names.REASON_RUNTIME_NOT_FOUND
+
+
+class RevisionLostError(PlanningError):
+    """The recorded revision of the runtime does not exist, and the runtime has changed since."""
+
+    reason = names.REASON_REVISION_LOST
 
 
 class _InvalidDocumentError(PlanningError):

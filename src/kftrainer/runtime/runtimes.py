@@ -1,6 +1,7 @@
 """Resolves a TrainJob's runtimeRef; entry point of planning and of TrainJob validation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     PluginFailedError,
+    RevisionLostError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
@@ -24,6 +26,7 @@ from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.revisions import Source, planning_source
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
@@ -88,7 +91,7 @@ class Runtime:
         self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
         """Return the objects to apply, in this order; raises PlanningError."""
-        runtime = self._require(job, existing)
+        runtime = self.source(job, existing).runtime
         return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
@@ -136,18 +139,39 @@ class Runtime:
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader, *, hints: bool = True
     ) -> ValidationResult:
         try:
-            runtime = self._require(new, existing)
+            runtime = self.source(new, existing).runtime
         except RuntimeNotFoundError:
             return ValidationResult([_missing(self.resource, new.spec.runtime_ref)])
+        except RevisionLostError as error:
+            reference = new.spec.runtime_ref.dump()
+            rule = Rule.RUNTIME_MISSING
+            return ValidationResult([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
         except InvalidRuntimeError as error:
             return ValidationResult([unusable(new, error)])
         return validate(self._framework, runtime, old, new, existing, hints=hints)
 
-    def _require(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
+    def source(self, job: TrainJob, existing: ClusterReader) -> Source:
+        """Return the runtime or the revision that the TrainJob is planned from.
+
+        Raises RuntimeNotFoundError, InvalidRuntimeError or RevisionLostError.
+        """
+        with self._reported_as_invalid(job):
+            return planning_source(job, self.resource, lambda: self._live(job, existing), existing)
+
+    def _live(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
         """Return the runtime; raises RuntimeNotFoundError or InvalidRuntimeError."""
+        with self._reported_as_invalid(job):
+            runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
+        if runtime is None:
+            raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
+        return runtime
+
+    @contextmanager
+    def _reported_as_invalid(self, job: TrainJob) -> Iterator[None]:
+        """Translate the errors of a runtime that cannot be decoded into InvalidRuntimeError."""
         subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
         try:
-            runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
+            yield
         except LimitExceededError as error:
             raise InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE)) from None
         except InvalidDocumentError as error:  # stored under another schema than ours
@@ -155,9 +179,6 @@ class Runtime:
                 forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems
             )
             raise InvalidRuntimeError(subject, *errors) from None
-        if runtime is None:
-            raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
-        return runtime
 
 
 class Runtimes:
