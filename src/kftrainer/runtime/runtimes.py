@@ -1,7 +1,6 @@
 """Resolves a TrainJob's runtimeRef; entry point of planning and of TrainJob validation."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.revisions import Source, planning_source
+from kftrainer.runtime.revisions import Source, planning_source, recorded_revision
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
@@ -88,10 +87,17 @@ class Runtime:
         return ObjectKey(namespace, job.spec.runtime_ref.name)
 
     def new_objects(
-        self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
+        self,
+        job: TrainJob,
+        existing: ClusterReader,
+        trace: Trace = NO_TRACE,
+        source: Source | None = None,
     ) -> Sequence[PlannedObject]:
-        """Return the objects to apply, in this order; raises PlanningError."""
-        runtime = self.source(job, existing).runtime
+        """Return the objects to apply, in this order; raises PlanningError.
+
+        `source` is the result of that method if the caller has it already.
+        """
+        runtime = (source or self.source(job, existing)).runtime
         return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
@@ -155,30 +161,31 @@ class Runtime:
 
         Raises RuntimeNotFoundError, InvalidRuntimeError or RevisionLostError.
         """
-        with self._reported_as_invalid(job):
+        if recorded_revision(job) is None:
+            return Source(self._live(job, existing))
+        try:
             return planning_source(job, self.resource, lambda: self._live(job, existing), existing)
+        except InvalidDocumentError as error:
+            raise self._invalid(job, error) from None
 
     def _live(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
         """Return the runtime; raises RuntimeNotFoundError or InvalidRuntimeError."""
-        with self._reported_as_invalid(job):
+        try:
             runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
+        except InvalidDocumentError as error:
+            raise self._invalid(job, error) from None
         if runtime is None:
             raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
         return runtime
 
-    @contextmanager
-    def _reported_as_invalid(self, job: TrainJob) -> Iterator[None]:
-        """Translate the errors of a runtime that cannot be decoded into InvalidRuntimeError."""
+    def _invalid(self, job: TrainJob, error: InvalidDocumentError) -> InvalidRuntimeError:
+        """Return the error for a runtime that cannot be decoded."""
         subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
-        try:
-            yield
-        except LimitExceededError as error:
-            raise InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE)) from None
-        except InvalidDocumentError as error:  # stored under another schema than ours
-            errors = (
-                forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems
-            )
-            raise InvalidRuntimeError(subject, *errors) from None
+        if isinstance(error, LimitExceededError):
+            return InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE))
+        # It was stored under another schema than ours.
+        errors = (forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems)
+        return InvalidRuntimeError(subject, *errors)
 
 
 class Runtimes:

@@ -82,7 +82,7 @@ class Planner:
     async def plan_objects(self, job: TrainJob) -> Plan:
         """Return the objects to apply, given the live JobSet."""
         source = await self._source(job)
-        return Plan(self._plan_from_cache(job), source=source)
+        return Plan(self._plan_from_cache(job, source), source=source)
 
     async def _source(self, job: TrainJob) -> Source:
         """Return what to plan from; what the cache lacks is read before it counts as missing."""
@@ -180,8 +180,8 @@ class Planner:
         self._view.record(kind.resource, found)
         return True
 
-    def _plan_from_cache(self, job: TrainJob) -> ApplicablePlan:
-        planned = self._runtimes.of(job).new_objects(job, self._view)
+    def _plan_from_cache(self, job: TrainJob, source: Source) -> ApplicablePlan:
+        planned = self._runtimes.of(job).new_objects(job, self._view, source=source)
         for each in planned:
             is_known = self._view.is_complete(each.resource, job.metadata.namespace)
             if self._view.watches(each.resource) and not is_known:
