@@ -30,6 +30,8 @@ NAME: Final = re.compile(rf"(.+-[0-9a-f]{{{2 * DIGEST_BYTES}}})(?:-[1-{MOST_OTHE
 # settings; without them, a release that changes nothing else creates no revisions.
 BOOKKEEPING: Final = ("kubectl.kubernetes.io/", "meta.helm.sh/", "helm.sh/")
 OWN_BOOKKEEPING: Final = frozenset({names.LABEL_MANAGED_BY, names.ANNOTATION_SHIPPED_HASH})
+# A runtime may be deprecated later, which its TrainJobs should warn about.
+EXCLUDED: Final = OWN_BOOKKEEPING | {names.LABEL_SUPPORT}
 LARGEST_INTEGER: Final = 2.0**53  # up to which a float can be an exact integer
 
 
@@ -113,11 +115,11 @@ def revision_manifest(content: Manifest, namespace: str, name: str, number: int)
 
 
 def _is_kept_label(key: str) -> bool:
-    return key.startswith(f"{names.GROUP}/") and key not in OWN_BOOKKEEPING
+    return key.startswith(f"{names.GROUP}/") and key not in EXCLUDED
 
 
 def _is_kept_annotation(key: str) -> bool:
-    return not key.startswith(BOOKKEEPING) and key not in OWN_BOOKKEEPING
+    return not key.startswith(BOOKKEEPING) and key not in EXCLUDED
 
 
 def _canonical(value: Any) -> Any:

@@ -109,7 +109,11 @@ def test_bookkeeping_of_tools_is_not_part_of_the_content() -> None:
         "meta.helm.sh/release-name": "kubeflow",
         "trainer.kubeflow.org/shipped-hash": "torch/1",
     }
-    labels = {"helm.sh/chart": "kftrainer-1", "trainer.kubeflow.org/managed-by": "kftrainer"}
+    labels = {
+        "helm.sh/chart": "kftrainer-1",
+        "trainer.kubeflow.org/managed-by": "kftrainer",
+        "trainer.kubeflow.org/support": "deprecated",
+    }
     plain = content(with_metadata(labels={}))
     assert content(with_metadata(annotations=bookkeeping, labels=labels)) == plain
 
