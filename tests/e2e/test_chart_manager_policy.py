@@ -36,6 +36,7 @@ OWNER = {
     "blockOwnerDeletion": True,
 }
 OTHER_OWNER = {**OWNER, "name": "other", "uid": "0f8fad5b-d9cb-469f-a165-70867728950e"}
+REVISION_LABEL = {"trainer.kubeflow.org/runtime-kind": "TrainingRuntime"}
 POD_GROUPS = ("scheduling.x-k8s.io/v1alpha1", "scheduling.volcano.sh/v1beta1")
 
 
@@ -159,6 +160,24 @@ def runtime_attacks(here: str) -> dict[str, Attempt]:
     }
 
 
+def revision(name: str, *owners: Object, **labels: str) -> Object:
+    metadata = {"labels": labels} if labels else {}
+    more = {"revision": 1, "data": {"spec": {}}}
+    return an_object("apps/v1", "ControllerRevision", name, *owners, metadata=metadata, **more)
+
+
+def revision_attacks(here: str) -> dict[str, Attempt]:
+    history = f"/apis/apps/v1/namespaces/{here}/controllerrevisions/theirs"
+    stateful_set = {**OWNER, "apiVersion": "apps/v1", "kind": "StatefulSet"}
+    return {
+        "history of a StatefulSet deleted": Attempt("DELETE", history),
+        "history of a StatefulSet created": created(
+            here, revision("a", stateful_set, **REVISION_LABEL), "controllerrevisions"
+        ),
+        "revision without the label": created(here, revision("a"), "controllerrevisions"),
+    }
+
+
 def webhook_attacks(configuration: Object) -> dict[str, Attempt]:
     all_objects = [
         {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}
@@ -234,6 +253,10 @@ def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str,
         "finalizer": patched(f"{COLLECTIONS['TrainingRuntime'].format(here)}/theirs", finalizers),
         "shared finalizer": patched(f"{shared}/theirs", finalizers),
         "shipped runtime": Attempt("POST", shared, shipped),
+        "revision": created(here, revision("a", **REVISION_LABEL), "controllerrevisions"),
+        "revision deleted": Attempt(
+            "DELETE", f"/apis/apps/v1/namespaces/{here}/controllerrevisions/unused"
+        ),
     }
 
 
@@ -281,6 +304,8 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     await api.create(with_namespace(secret("theirs", type="Opaque"), namespace))
     await api.create(with_namespace(an_object("v1", "ConfigMap", "theirs"), "kube-system"))
     await api.create(with_namespace(runtime("theirs"), namespace))
+    await api.create(with_namespace(revision("theirs"), namespace))
+    await api.create(with_namespace(revision("unused", **REVISION_LABEL), namespace))
     # The owner exists, or else the garbage collector would delete the Secret.
     reference = {"name": "theirs", "kind": "TrainingRuntime"}
     job = train_job(OWNER["name"], runtimeRef=reference, suspend=True)
@@ -293,6 +318,7 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
         **secret_attacks(namespace),
         **object_attacks(namespace),
         **runtime_attacks(namespace),
+        **revision_attacks(namespace),
         **webhook_attacks(configuration),
         **{f"mutating {name}": each for name, each in webhook_attacks(mutating).items()},
         "mutating webhook's reinvocationPolicy": rewritten(
@@ -333,7 +359,7 @@ async def until_checked_without_warnings(api: ApiClient) -> None:
         return ours if all("typeChecking" in each.get("status", {}) for each in ours) else None
 
     policies = await until(checked, within=WITHIN, what="the policies being checked")
-    assert [each["status"]["typeChecking"] for each in policies] == [{}] * 3
+    assert [each["status"]["typeChecking"] for each in policies] == [{}] * 4
 
 
 def by_policy(denial: str) -> bool:

@@ -221,7 +221,13 @@ async def test_missing_permission_is_reported_with_the_kinds(
 ) -> None:
     user = f"reader-of-runtimes-{namespace}"
     runtimes = ["trainingruntimes", "clustertrainingruntimes"]
-    others = ["limitranges", "runtimeclasses", "priorityclasses", "resourceclaimtemplates"]
+    others = [
+        "controllerrevisions",
+        "limitranges",
+        "runtimeclasses",
+        "priorityclasses",
+        "resourceclaimtemplates",
+    ]
     await bind(api, user, ["list", "watch"], [*runtimes, *others])
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
         "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, "

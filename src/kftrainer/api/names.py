@@ -35,6 +35,8 @@ LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
 SUPPORT_DEPRECATED: Final = "deprecated"
 LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
+# On ControllerRevisions with the content of a runtime: the runtime's kind.
+LABEL_RUNTIME_KIND: Final = "trainer.kubeflow.org/runtime-kind"
 # On JobSets and TrainJobs whose suspension Kueue controls.
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 # On runtimes that the manager applies: the manager's mark and the hash of the document.
@@ -71,6 +73,7 @@ REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
 REASON_RUNTIME_NOT_FOUND: Final = "RuntimeNotFound"
 REASON_CLAIM_TEMPLATE_NOT_FOUND: Final = "ResourceClaimTemplateNotFound"
+REASON_REVISION_LOST: Final = "RuntimeRevisionLost"
 REASON_INVALID_RUNTIME: Final = "InvalidRuntime"
 REASON_INVALID_TRAIN_JOB: Final = "InvalidTrainJob"
 REASON_TRAIN_JOB_TOO_LARGE: Final = "TrainJobTooLarge"
@@ -84,6 +87,7 @@ REASON_CREATION_FAILED: Final = "ResourcesCreationFailed"  # an API call failed
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 EVENT_JOB_SET_KEPT: Final = "JobSetKept"  # a change cannot be applied to the existing JobSet
 EVENT_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+EVENT_REVISION_LOST: Final = "RuntimeRevisionLost"  # and the runtime has changed since
 EVENT_CONTESTED: Final = "Contested"  # another client keeps reverting an applied object
 
 # Environment variables of containers.

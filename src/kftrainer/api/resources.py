@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from kftrainer.api import names
 from kftrainer.api.limits import within_limits
+from kftrainer.api.runtime_revisions import RuntimeRevision
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
@@ -40,6 +41,16 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     "clustertrainingruntimes",
     namespaced=False,
     decode=within_limits(ClusterTrainingRuntime.parse),
+    keep_decoded=True,
+)
+# Of all ControllerRevisions, only those with the label of ours are cached.
+CONTROLLER_REVISIONS: Final = Resource(
+    "apps",
+    "v1",
+    "ControllerRevision",
+    "controllerrevisions",
+    namespaced=True,
+    decode=RuntimeRevision.decode,
     keep_decoded=True,
 )
 

@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kftrainer.api import names
-from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.resources import (
+    CONTROLLER_REVISIONS,
+    JOB_SETS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
 from kftrainer.controllers.overlay_cache import OverlayCache, Scope
 from kftrainer.controllers.trainjob.failures import failing_reconcile
 from kftrainer.kube.client.client import Client, get_or_none
@@ -20,6 +25,7 @@ from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
 from kftrainer.machinery.garbage_collection import collect_recent
 from kftrainer.machinery.manager.clock import Clock
+from kftrainer.runtime.revisions import recorded_revision_in
 from kftrainer.runtime.runtimes import RuntimeKey, referenced_runtime_in
 
 # Seconds until the next attempt while another large object is processed, and more for each other
@@ -40,9 +46,10 @@ PREFIX: Final = f"{names.GROUP}/"
 REDUCTIONS: Final[Mapping[Resource[Any], Reduction]] = {
     TRAIN_JOBS: Reduction(
         spec=("runtimeRef", "managedBy", "suspend"),
-        status=("jobsStatus", "jobSet", "state"),
+        status=("jobsStatus", "jobSet", "state", "runtimeRevision"),
         prefix=PREFIX,
     ),
+    CONTROLLER_REVISIONS: Reduction(prefix=PREFIX),
     TRAINING_RUNTIMES: Reduction(prefix=PREFIX),
     JOB_SETS: Reduction(spec=("suspend",), status=("replicatedJobsStatus",), prefix=PREFIX),
 }
@@ -174,16 +181,25 @@ class LargeObjectReconciler:
             return
         if self._view.is_reduced(TRAIN_JOBS, request):
             yield TRAIN_JOBS, request
-        yield from reduced_objects(self._view, request, referenced_runtime_in(manifest))
+        runtime, revision = referenced_runtime_in(manifest), recorded_revision_in(manifest)
+        yield from reduced_objects(self._view, request, runtime, revision)
 
 
 def reduced_objects(
-    view: OverlayCache, job: ObjectKey, runtime: RuntimeKey | None
+    view: OverlayCache,
+    job: ObjectKey,
+    runtime: RuntimeKey | None,
+    revision: ObjectKey | None,
 ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
-    """Yield the JobSet and the runtime of a TrainJob if the cache holds only parts of them."""
+    """Yield the JobSet, the runtime and the revision of which the cache holds only parts.
+
+    The JobSet and the runtime are those of the TrainJob; its status records the revision.
+    """
     objects: list[tuple[Resource[Any], ObjectKey]] = [(JOB_SETS, job)]
     if runtime is not None:
         objects.append(runtime)
+    if revision is not None:
+        objects.append((CONTROLLER_REVISIONS, revision))
     return (each for each in objects if view.is_reduced(*each))
 
 

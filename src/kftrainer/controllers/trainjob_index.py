@@ -11,10 +11,12 @@ from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
 from kftrainer.runtime.info import is_final
+from kftrainer.runtime.revisions import recorded_revision_in
 from kftrainer.runtime.runtimes import referenced_runtime_in
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
 INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, by namespace, and all
+INDEX_REVISION = "revision"  # all TrainJobs, by the ControllerRevisions that they record
 ALL = "*"
 
 
@@ -57,4 +59,14 @@ def runtime_of_manifest(manifest: Manifest) -> str:
     return "" if found is None else index_value(*found)
 
 
-TRAIN_JOB_INDEXES = {INDEX_RUNTIME: runtimes_of_job, INDEX_UNFINISHED: unfinished_job}
+def revision_of_job(seen: ObservedObject[Any]) -> Iterable[str]:
+    """Index TrainJobs by the revisions that their status records."""
+    recorded = recorded_revision_in(seen.manifest)
+    return () if recorded is None else (str(recorded),)
+
+
+TRAIN_JOB_INDEXES = {
+    INDEX_RUNTIME: runtimes_of_job,
+    INDEX_UNFINISHED: unfinished_job,
+    INDEX_REVISION: revision_of_job,
+}

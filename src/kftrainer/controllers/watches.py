@@ -9,7 +9,13 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.controllers.trainjob_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
+from kftrainer.controllers.trainjob_index import (
+    ALL,
+    INDEX_REVISION,
+    INDEX_UNFINISHED,
+    in_namespace,
+    index_value,
+)
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, controller_of
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
@@ -77,6 +83,17 @@ def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
 
     def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
         return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
+
+    return jobs
+
+
+def enqueue_begun(cache: Cache) -> Handler:
+    """Return a handler that enqueues the TrainJobs that record a created or deleted revision."""
+
+    def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
+        if change.initial or (change.old is not None and change.new is not None):
+            return ()
+        return cache.index_keys(TRAIN_JOBS, INDEX_REVISION, str(change.key))
 
     return jobs
 

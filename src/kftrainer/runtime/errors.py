@@ -5,6 +5,7 @@
     ├── RuntimeNotFoundError      the runtime does not exist
     ├── ClaimTemplateNotFoundError  a ResourceClaimTemplate does not exist
     ├── NotInstalledError         the kind of an object that the TrainJob needs is not installed
+    ├── RevisionLostError         the recorded revision of a changed runtime does not exist
     ├── InvalidRuntimeError       the runtime cannot be used; paths are in the runtime
     ├── InvalidTrainJobError      the TrainJob is not valid; paths are in the TrainJob
     └── PluginFailedError         a plugin has a bug
@@ -59,6 +60,12 @@ class NotInstalledError(PlanningError):
             f"or the manager may not read it: {remedy}; the TrainJob then continues automatically"
         )
         self.resource = resource
+
+
+class RevisionLostError(PlanningError):
+    """The recorded revision of the runtime does not exist, and the runtime has changed since."""
+
+    reason = names.REASON_REVISION_LOST
 
 
 class _InvalidDocumentError(PlanningError):

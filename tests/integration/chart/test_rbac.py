@@ -64,6 +64,7 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "trainjobs/status.trainer.kubeflow.org": {"patch"},
         "trainingruntimes.trainer.kubeflow.org": {"get", *READ, "patch"},
         "clustertrainingruntimes.trainer.kubeflow.org": {"get", *READ, *WRITE, "delete"},
+        "controllerrevisions.apps": {"get", *READ, "create", "delete"},
         "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE},
         "resourceclaimtemplates.resource.k8s.io": READ,
         "jobs.batch": READ,

@@ -224,11 +224,12 @@ async def test_jobset_observed_by_an_earlier_release_is_adopted_and_recorded(
 
 @asynccontextmanager
 async def older_definition(team: Team) -> AsyncIterator[None]:
-    """The CRD of a release without `status.jobSet`, for the length of the block."""
+    """The CRD of a release that records no UID and no revision, for the length of the block."""
     [crd] = [each for each in definitions() if each["spec"]["names"]["kind"] == "TrainJob"]
     older = deepcopy(crd)
     [version] = older["spec"]["versions"]
-    del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["jobSet"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    del status["jobSet"], status["runtimeRevision"]
     head = {"apiVersion": crd["spec"]["group"] + "/" + version["name"], "kind": "TrainJob"}
 
     async def until_declared(*, declared: bool) -> None:
@@ -267,7 +268,8 @@ async def test_status_is_written_with_the_crd_of_an_older_release(
         await team.create_runtime()
         job = await team.until_without("Blocked")
         assert conditions_of(job)["Suspended"]["status"] == "True"
-        assert "jobSet" not in job["status"]
+        assert {"jobSet", "runtimeRevision"}.isdisjoint(job["status"])
         await team.suspend(suspend=False)
         await team.until_says("Suspended", "Resumed", "False")
-    assert len(alone.log_entries("jobset_uid_not_recorded")) == 1
+    events = ("jobset_uid_not_recorded", "runtime_revision_not_recorded")
+    assert [len(alone.log_entries(each)) for each in events] == [1, 1]

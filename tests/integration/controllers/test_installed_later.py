@@ -264,7 +264,13 @@ async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
     await allow(team.api, user, ("get", "list", "watch", "patch"), cluster_kinds)
     await allow(team.api, user, ("*",), in_=team.namespace)
     all_but_job_sets = ("trainjobs", "trainjobs/status", "trainingruntimes", "events", "jobs")
-    unused = ("secrets", "configmaps", "limitranges", "resourceclaimtemplates")
+    unused = (
+        "controllerrevisions",
+        "secrets",
+        "configmaps",
+        "limitranges",
+        "resourceclaimtemplates",
+    )
     await allow(team.api, user, ("*",), (*all_but_job_sets, *unused), in_=other.namespace)
     for each in (team, other):
         await each.create_runtime()

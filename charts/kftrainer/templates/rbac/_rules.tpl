@@ -29,6 +29,12 @@ written is limited further by templates/policy.
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainingruntimes]
   verbs: [get, list, watch, patch]
+# The spec with which a TrainJob begins is kept in a ControllerRevision, and deleted when no TrainJob
+# refers to it. Those with the label trainer.kubeflow.org/runtime-kind are read, but RBAC cannot
+# limit permissions to a label; managerPolicy denies writes to others.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch, create, delete]
 # Each TrainJob runs as a JobSet. If its name is taken, the live JobSet is read.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]

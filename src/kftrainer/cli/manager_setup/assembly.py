@@ -12,9 +12,11 @@ from uuid import uuid4
 
 import structlog
 
+from kftrainer.api import names
 from kftrainer.api.configuration import Configuration
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
     JOB_SETS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
@@ -36,12 +38,20 @@ from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
+from kftrainer.controllers.runtime_revisions import (
+    REVISION_INDEXES,
+    RevisionCollector,
+    enqueue_namespace,
+    is_deletion,
+)
 from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
+from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.watches import (
     RUNTIME_KINDS,
+    enqueue_begun,
     enqueue_unfinished,
     partial_kinds,
     unfinished,
@@ -88,7 +98,13 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, CONTROLLER_REVISIONS)
+INDEXES: Mapping[Resource[Any], Mapping[str, Any]] = {
+    TRAIN_JOBS: TRAIN_JOB_INDEXES,
+    CONTROLLER_REVISIONS: REVISION_INDEXES,
+}
+# Which objects of a kind are read, if not all.
+LABEL_SELECTORS: Mapping[Resource[Any], str] = {CONTROLLER_REVISIONS: names.LABEL_RUNTIME_KIND}
 RECONCILE_WITHIN = 120.0
 LONGEST_BACKOFF = 300.0  # seconds, like the kubelet's maximum delay before it restarts a container
 READY_PODS_AFTER = 3.0  # seconds until a changed number of ready pods is written to the status
@@ -96,6 +112,7 @@ READY_PODS_AFTER = 3.0  # seconds until a changed number of ready pods is writte
 LIVE_READ_LIMIT = 50.0, 100
 # Names in metrics and Events that dashboards and users rely on.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
+REVISION_CONTROLLER = "runtimerevision_controller"
 COMPONENT = "trainer-trainjob-controller"
 DEFAULT_NAMESPACE = "kubeflow-system"
 
@@ -168,6 +185,7 @@ class Assembly:
             },
             complete_kinds=REDUCTIONS,
         )
+        self._revisions = RuntimeRevisions(self._client, self._view, clock=self._clock)
         self._watched = {
             each.resource: each for each in watched_kinds(watches, CachedParts(self._view))
         }
@@ -218,6 +236,7 @@ class Assembly:
                     refused_pods,
                     self._resync(jobs),
                     *self._runtime_controllers(),
+                    self._revision_collector(),
                 ],
             ),
             clock=self._clock,
@@ -269,7 +288,7 @@ class Assembly:
     def _informer(
         self, resource: Resource[T], keep: Callable[[Manifest], bool] | None = None
     ) -> AnyInformer[T]:
-        indexes = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else NO_INDEXES
+        indexes = INDEXES.get(resource, NO_INDEXES)
 
         def make(namespace: str | None) -> Informer[T]:
             return Informer(
@@ -277,6 +296,7 @@ class Assembly:
                 resource,
                 clock=self._clock,
                 namespace=namespace,
+                label_selector=LABEL_SELECTORS.get(resource),
                 keep=keep,
                 indexes=cast("Mapping[str, IndexFunction[T]]", indexes),
                 reduction=reduction_of(resource, is_owned=keep is not None),
@@ -303,12 +323,14 @@ class Assembly:
         if jobs is not None and jobs.is_started and self._view.is_complete(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
 
-    def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:
+    def _controller(self, name: str, reconciler: Reconciler, kind: str | None) -> Controller:
+        """Return a controller with the configured number of workers; without a kind, one."""
+        concurrency = self._configuration.controller.concurrency
         return Controller(
             name,
             reconciler,
             clock=self._clock,
-            workers=self._configuration.controller.concurrency(kind),
+            workers=1 if kind is None else concurrency(kind),
             timeout=RECONCILE_WITHIN,
             backoff=Exponential(cap=LONGEST_BACKOFF, jitter=spread(SystemRandom())),
             metrics=self._metrics,
@@ -345,6 +367,7 @@ class Assembly:
             own_status=own_status,
             refused_pods=refused_pods,
             ready_pods=ready_pods,
+            revisions=self._revisions,
         )
 
     def _train_job_controller(
@@ -357,6 +380,20 @@ class Assembly:
         for resource in RUNTIME_KINDS:
             handler = enqueue_unfinished(self._cache, resource)
             controller.watch(self._cache.informer(resource), handler, content_changed)
+        revisions = self._cache.informer(CONTROLLER_REVISIONS)
+        controller.watch(revisions, enqueue_begun(self._cache))
+        return controller
+
+    def _revision_collector(self) -> Controller:
+        reconciler = RevisionCollector(
+            self._client,
+            self._cache,
+            self._revisions,
+            clock=self._clock,
+        )
+        controller = self._controller(REVISION_CONTROLLER, reconciler, None)
+        controller.watch(self._cache.informer(CONTROLLER_REVISIONS), enqueue_namespace)
+        controller.watch(self._cache.informer(TRAIN_JOBS), enqueue_namespace, is_deletion)
         return controller
 
     def _resync(self, jobs: Controller) -> Resync:

@@ -41,6 +41,7 @@ class ApplicablePlan:
 
     objects: Sequence[PlannedObject]
     kept: PlannedObject | None = None  # the JobSet, if it cannot be changed to what was planned
+    is_as_planned: bool = True  # the JobSet is planned, and new or created from an equal plan
 
 
 def applicable_plan(
@@ -55,13 +56,13 @@ def applicable_plan(
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
-        return ApplicablePlan(planned)
+        return ApplicablePlan(planned, is_as_planned=False)
     planned_digest = digest(_immutable_part(wanted["spec"]))
     live = own_job_set(job, existing)
     if live is None:
         return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: planned_digest})])
     if has_own_queue(live, job) and not job.spec.suspend:
-        return ApplicablePlan(others)
+        return ApplicablePlan(others, is_as_planned=False)
     marks = _annotations(live)
     recorded_digest = marks.get(ANNOTATION_BEGUN_AS)
     is_same = holds(_immutable_part(wanted["spec"]), _immutable_part(live["spec"]))
@@ -77,7 +78,8 @@ def applicable_plan(
     missing = [
         each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
     ]
-    return ApplicablePlan([*missing, job_set], kept=job_set if was_edited else None)
+    kept = job_set if was_edited else None
+    return ApplicablePlan([*missing, job_set], kept=kept, is_as_planned=False)
 
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:

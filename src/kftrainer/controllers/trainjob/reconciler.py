@@ -25,6 +25,7 @@ from kftrainer.controllers.trainjob.deadlines import (
 from kftrainer.controllers.trainjob.deleted_jobsets import DeletedJobSets
 from kftrainer.controllers.trainjob.failures import (
     EXPECTED_ERRORS,
+    INTERNAL_ERROR,
     RETRY_UNAVAILABLE,
     Failure,
     failing_reconcile,
@@ -37,6 +38,7 @@ from kftrainer.controllers.trainjob.jobset_update import (
 )
 from kftrainer.controllers.trainjob.planner import Plan, Planner
 from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
+from kftrainer.controllers.trainjob.runtime_revisions import LOST_MESSAGE, RuntimeRevisions
 from kftrainer.controllers.trainjob.state import nodes_of
 from kftrainer.controllers.trainjob.status import (
     is_reported,
@@ -50,6 +52,7 @@ from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites, Status
 from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import (
+    ApiError,
     ConflictError,
     KindNotFoundError,
     KubeError,
@@ -63,10 +66,11 @@ from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.runtime.errors import PlanningError
+from kftrainer.runtime.errors import PlanningError, RevisionLostError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import is_finished, key_of_job, own_job_set, recorded_job_set, runs
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.revisions import recorded_revision
 from kftrainer.runtime.runtimes import Runtimes
 
 log = structlog.get_logger(__name__)
@@ -124,6 +128,7 @@ class TrainJobReconciler:
         clock: Clock,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        revisions: RuntimeRevisions,
         ready_pods: ReadyPods = no_ready_pods,
     ) -> None:
         self._client = client
@@ -134,6 +139,7 @@ class TrainJobReconciler:
         self._refused_pods = refused_pods
         self._ready_pods = ready_pods
         self._deadlines = Deadlines(clock)
+        self._revisions = revisions
         self._deleted_job_sets = DeletedJobSets()
         self._own_job_sets = own_job_sets = OwnJobSets()
         self._planner = Planner(client, view, runtimes, self._deleted_job_sets, clock=clock)
@@ -167,14 +173,16 @@ class TrainJobReconciler:
         if found is None:
             return DONE
         stored, problems = found
+        begun = self._revisions.with_newest(stored)
         with failing_reconcile("identify the JobSet"):
-            identity = await self._identifier.identify(stored, is_readable=not problems)
+            identity = await self._identifier.identify(begun, is_readable=not problems)
         if await self._is_overdue(identity.job):
             outcome = self._overdue(identity.job)
         else:
             try:
                 plan = await self._plan(identity, problems)
-                outcome = await self._apply(identity.job, plan)
+                revision = await self._keep_revision(stored, identity, plan)
+                outcome = await self._apply(identity.job, plan, revision)
             except (PlanningError, KubeError) as error:
                 outcome = await self._failed(stored, identity.job, error)
         result = await self._write_status(stored, identity, outcome)
@@ -208,6 +216,7 @@ class TrainJobReconciler:
         self._own_job_sets.forget(request)
         self._refused_pods.forget(request)
         self._deadlines.forget(request)
+        self._revisions.forget(request)
 
     def _is_current(self, job: TrainJob) -> bool:
         """Whether the cached TrainJob is recent enough to create or change its JobSet.
@@ -273,11 +282,41 @@ class TrainJobReconciler:
             raise identity.error
         return await self._planner.plan(identity.job, problems)
 
-    async def _apply(self, job: TrainJob, plan: Plan) -> Outcome:
+    async def _keep_revision(self, stored: TrainJob, identity: Identity, plan: Plan) -> str | None:
+        """Keep the content of the runtime that the TrainJob is planned from, before it is applied.
+
+        Returns the name of the revision with which the JobSet is created, unless it is recorded.
+
+        The status records the revision together with the JobSet. A JobSet whose UID is recorded
+        without a revision was created by an earlier release, and keeps its behaviour.
+        """
+        source, job = plan.source, identity.job
+        if source is None:
+            return None
+        if recorded_revision(job) is not None:
+            if source.is_lost:
+                self._report_lost(job, LOST_MESSAGE)
+            elif source.is_live:
+                await self._revisions.restore(job, source.runtime)
+            return None
+        if own_job_set(job, self._view) is None:
+            return await self._revisions.ensure(job, source.runtime)
+        is_as_planned = identity.is_verified or plan.applicable.is_as_planned
+        if recorded_job_set(stored) is None and is_as_planned:
+            self._revisions.begin(job, await self._revisions.ensure(job, source.runtime))
+            self._revisions.begun(job)
+        return None
+
+    def _report_lost(self, job: TrainJob, message: str) -> None:
+        if self._revisions.is_newly_lost(job):
+            log.warning("runtime_revision_lost", message=message)
+            self._recorder.record(job.dump(), "Warning", names.EVENT_REVISION_LOST, message)
+
+    async def _apply(self, job: TrainJob, plan: Plan, revision: str | None) -> Outcome:
         """Apply the plan; `retry_after` is set while another client keeps changing objects back."""
         pauses = list[float]()
         for each in plan.applicable.objects:
-            applied = await self._apply_object(job, each)
+            applied = await self._apply_object(job, each, revision)
             if applied.wrote and each is plan.applicable.kept:
                 self._recorder.record(job.dump(), "Warning", names.EVENT_JOB_SET_KEPT, KEPT_MESSAGE)
             if applied.is_reverted:
@@ -287,16 +326,28 @@ class TrainJobReconciler:
                 pauses.append(applied.retry_after)
         return Outcome(retry_after=min(pauses, default=None), ended=plan.ended)
 
-    async def _apply_object(self, job: TrainJob, planned: PlannedObject) -> Applied:
-        """Apply the object; record the UID of a JobSet that was created."""
+    async def _apply_object(
+        self, job: TrainJob, planned: PlannedObject, revision: str | None
+    ) -> Applied:
+        """Apply the object; record the UID and the revision of a JobSet that was created."""
         if planned.resource is not JOB_SETS:
             return await self._applier.apply(job, planned)
         if own_job_set(job, self._view) is None:
             self._own_job_sets.create_started(job)
-        applied = await self._applier.apply(job, planned)
+        if revision is not None:
+            self._revisions.begin(job, revision)
+        try:
+            applied = await self._applier.apply(job, planned)
+        except (PlanningError, KubeError) as error:
+            if was_refused(error):
+                self._revisions.abandon(job)
+            raise
         self._own_job_sets.create_finished(job)
-        if applied.created is not None:
+        if applied.created is None:
+            self._revisions.abandon(job)
+        else:
             self._own_job_sets.add(job, applied.created)
+            self._revisions.begun(job)
         return applied
 
     async def _failed(
@@ -306,6 +357,8 @@ class TrainJobReconciler:
         if isinstance(error, NamespaceTerminatingError):
             log.info("namespace_terminating")
             return Outcome()
+        if isinstance(error, RevisionLostError) and own_job_set(job, self._view) is not None:
+            self._report_lost(job, str(error))
         outcome = await self._suspend(job)
         if isinstance(error, PlanningError) and runs(job, self._view):
             # The runtime was changed or deleted, which does not affect a running TrainJob.
@@ -351,7 +404,7 @@ class TrainJobReconciler:
         job = identity.job
         if outcome.failure is None and outcome.ended is None and not is_finished(job):
             outcome = await self._check_pods(job, outcome)
-        job = self._own_job_sets.with_newest(job)
+        job = self._revisions.with_begun(stored, self._own_job_sets.with_newest(job))
         observed = (
             outcome.ended
             or self._planner.observe(job, self._view)
@@ -376,6 +429,7 @@ class TrainJobReconciler:
             errors = [*outcome.errors, f"cannot write the status: {error}"]
             max_delay = bounded_by(deadline, RETRY_UNAVAILABLE)
             raise ReconcileError("; ".join(errors), max_delay=max_delay) from error
+        self._revisions.drop_if_stored(key_of_job(stored))
         if outcome.is_overdue:
             message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
             self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
@@ -400,6 +454,13 @@ class TrainJobReconciler:
         after = min(CHECK_EVERY, outcome.retry_after or CHECK_EVERY)
         failure = failure_of(error, self._clock.now())
         return replace(outcome, failure=failure, retry_after=after)
+
+
+def was_refused(error: PlanningError | KubeError) -> bool:
+    """Whether an object was certainly not created by the write that failed."""
+    if isinstance(error, ApiError):
+        return error.status <= INTERNAL_ERROR
+    return isinstance(error, PlanningError | WriteGuardError)
 
 
 def is_gone(error: KubeError) -> bool:

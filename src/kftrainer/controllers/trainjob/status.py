@@ -31,6 +31,7 @@ class Status:
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
     job_set: str | None = None  # UID of the JobSet
+    runtime_revision: str | None = None  # recorded together with the JobSet
     state: State | None = None
     nodes: NodesStatus | None = None
 
@@ -48,6 +49,7 @@ class Status:
             "conditions": [each.dump() for each in self.conditions],
             "jobsStatus": [each.dump() for each in self.jobs],
             "jobSet": {"uid": self.job_set} if self.job_set else None,
+            "runtimeRevision": self.runtime_revision,
             "state": self.state,
             "nodes": self.nodes.dump() if self.nodes else None,
         }
@@ -63,7 +65,7 @@ def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
     if status is None or status.conditions is None or status.conditions:
         return None
     empty = ("conditions",) if status.jobs_status else ("conditions", "jobsStatus")
-    remains = status.jobs_status or status.job_set or status.nodes
+    remains = status.jobs_status or status.job_set or status.runtime_revision or status.nodes
     return {
         "metadata": {"resourceVersion": job.metadata.resource_version},
         "status": dict.fromkeys(empty) if remains else None,
@@ -74,8 +76,14 @@ def present_status(job: TrainJob) -> Status:
     """Return the part of the TrainJob's current status that this controller owns."""
     status = job.status or NO_STATUS
     own = tuple(each for each in status.conditions or () if each.type in OWN_CONDITIONS)
-    rows, job_set = tuple(status.jobs_status or ()), recorded_job_set(job) or None
-    return Status(own, rows, job_set, status.state, status.nodes)
+    return Status(
+        own,
+        tuple(status.jobs_status or ()),
+        recorded_job_set(job) or None,
+        status.runtime_revision,
+        status.state,
+        status.nodes,
+    )
 
 
 def blocked_message(job: TrainJob, reason: str) -> str | None:
@@ -142,7 +150,7 @@ def next_status(
     jobs = present.jobs if observed is None else tuple(observed.jobs)
     if is_finished(job):
         conditions = _without(present.conditions, names.CONDITION_BLOCKED)
-        return Status(conditions, jobs, present.job_set)
+        return replace(present, conditions=conditions, jobs=jobs)
     seen = {each.type: each for each in present.conditions}
     wanted: dict[str, Condition | None] = {
         names.CONDITION_SUSPENDED: (
@@ -154,7 +162,7 @@ def next_status(
         names.CONDITION_BLOCKED: _blocked(failure, seen.get(names.CONDITION_BLOCKED), now),
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
-    return Status(_merged(present.conditions, wanted), jobs, present.job_set)
+    return replace(present, conditions=_merged(present.conditions, wanted), jobs=jobs)
 
 
 def _suspension(
