@@ -12,7 +12,7 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import JOB, a_runtime
+from tests.integration.controllers.team import JOB, a_runtime, conditions_of
 from tests.support.managers import ManagerProcess
 from tests.support.objects import train_job
 from tests.support.other_releases import KUEUE_ENTRY
@@ -181,3 +181,28 @@ async def test_patches_of_kubectl_and_the_sdk_reach_the_pods(
     again = (await ground.get("TrainJob"))["metadata"]["generation"]
     await kubectl("apply", "--server-side", "--field-manager=kubectl", "-f", str(file))
     assert (await ground.get("TrainJob"))["metadata"]["generation"] == again
+
+
+async def test_last_labels_and_annotations_of_suspended_pods_are_removed(ground: Ground) -> None:
+    """The API server rejects an apply that leaves a map empty."""
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(suspend=False, runtimePatches=[LASTING])
+    await ground.until_running("train", 1)
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    await ground.until_says("Suspended", "Suspended")
+    both = {"labels": {"a": "1"}, "annotations": {**FOR_LONG, "b": "2"}}
+    for kept in (both, {"annotations": FOR_LONG}, both, {"labels": {"a": "1"}}):
+        patch = entry("acme.io/tests", kept, terminationGracePeriodSeconds=5)
+        await ground.patch("TrainJob", JOB, {"spec": {"runtimePatches": [patch]}})
+        await until_pods_have(ground, kept)
+        assert set(conditions_of(await ground.get("TrainJob"))) == {"Suspended"}
+
+
+async def until_pods_have(ground: Ground, metadata: Object) -> None:
+    async def has() -> bool:
+        [job] = (await ground.get("JobSet"))["spec"]["replicatedJobs"]
+        found = job["template"]["spec"]["template"].get("metadata") or {}
+        return bool({field: each for field, each in found.items() if each} == metadata)
+
+    await until(has, within=BY_THE_END, what=f"pods with {metadata}")

@@ -5,6 +5,7 @@ from copy import deepcopy
 from tests.integration.controllers.team import JOB, Team, conditions_of
 from tests.integration.controllers.test_writes import requests_since, working
 from tests.support.fault_proxy import FaultProxy
+from tests.support.objects import Object
 from tests.support.other_releases import KUEUE_ADMISSION, KUEUE_ENTRY, SDK_PATCH
 from tests.support.plans import jobs_of
 
@@ -69,3 +70,28 @@ async def test_unknown_job_blocks_a_trainjob_that_was_stored_without_validation(
         await team.patch("TrainJob", JOB, {"spec": {"runtimePatches": [SDK_PATCH]}})
         await team.until_without("Blocked")
         await team.until_there("JobSet")
+
+
+async def test_last_labels_and_annotations_of_pods_are_removed(
+    proxy: FaultProxy, team: Team
+) -> None:
+    """The API server rejects an apply that leaves a map empty."""
+    await team.create_runtime()
+    pods = {"labels": {"a": "1"}, "annotations": {"b": "2"}}
+    async with working(proxy, team) as manager:
+        await team.create_job(suspend=True, runtimePatches=[pod_metadata(**pods)])
+        await team.until_says("Suspended", "Suspended")
+        for kept in ({"annotations": pods["annotations"]}, {"labels": pods["labels"]}, {}):
+            patches = [pod_metadata(**kept)] if kept else [KUEUE_ENTRY]
+            stored = await team.patch("TrainJob", JOB, {"spec": {"runtimePatches": patches}})
+            await team.until_seen(manager, stored)
+            template = jobs_of(await team.get("JobSet"))["node"]["template"]["spec"]["template"]
+            metadata = template.get("metadata") or {}
+            assert {field: each for field, each in metadata.items() if each} == kept
+            assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
+
+
+def pod_metadata(**metadata: Object) -> Object:
+    job = {"name": "node", "template": {"spec": {"template": {"metadata": metadata}}}}
+    template = {"spec": {"replicatedJobs": [job]}}
+    return {"manager": "acme.io/tuner", "trainingRuntimeSpec": {"template": template}}
