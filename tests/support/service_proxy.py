@@ -60,6 +60,12 @@ async def _connected(ports: Sequence[int]) -> Stream | None:
     return None
 
 
+def _ports(address: str, routes: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """The local ports for an address; a Service of the type ExternalName can lead to one itself."""
+    host, _, port = address.rpartition(":")
+    return [int(port)] if host == LOOPBACK else routes.get(address, [])
+
+
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(*GONE):
         while chunk := await reader.read(CHUNK):
@@ -73,7 +79,7 @@ async def _serve(socket: str, routes: Path) -> None:
         with suppress(*GONE):
             head = await reader.readuntil(HEAD_END)
             address = head.split(b" ")[1].decode()  # CONNECT 10.0.0.17:443 HTTP/1.1
-            there = await _connected(json.loads(routes.read_text()).get(address, []))
+            there = await _connected(_ports(address, json.loads(routes.read_text())))
             writer.write(NOBODY if there is None else ESTABLISHED)
             if there is not None:
                 async with asyncio.TaskGroup() as both_ways:
