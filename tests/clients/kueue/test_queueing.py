@@ -18,7 +18,8 @@ async def test_job_over_quota_waits_with_a_suspended_job_set(queueing: Queueing)
     assert (job["spec"]["suspend"], job_set["spec"]["suspend"]) == (True, True)
     assert await queueing.pods(JOB) == []
     # The JobSet is not queued on its own: its owner is.
-    assert list(await queueing.workloads()) == [JOB]
+    workload = (await queueing.workloads())[JOB]
+    assert [owner["kind"] for owner in workload["metadata"]["ownerReferences"]] == ["TrainJob"]
 
     await queueing.set_quota(slow(2))
     await queueing.until_ended(JOB)
