@@ -29,8 +29,23 @@ MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 
 # Labels and annotations.
-# On JobSets: the number of devices in the resource claims of a node when the JobSet was created.
+# Bookkeeping of the controller on the objects of a TrainJob. Digest of the plan that was last
+# applied: it triggers an apply when a field is no longer planned, which removes the field, and none
+# when nothing has changed, also after a restart.
+ANNOTATION_APPLIED_PLAN: Final = "trainer.kubeflow.org/applied-plan"
+# On JobSets: digest of the immutable part as it was planned when the JobSet was created.
+ANNOTATION_BEGUN_AS: Final = "trainer.kubeflow.org/begun-as"
+# The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
+# objects, and an apply removes fields that it omits, so every later apply must include them.
+ANNOTATION_APPLIED_WHOLE: Final = "trainer.kubeflow.org/applied-whole"
+# The number of devices in the resource claims of a node when the JobSet was created.
 ANNOTATION_CLAIMED_DEVICES: Final = "trainer.kubeflow.org/claimed-devices"
+BOOKKEEPING: Final = (
+    ANNOTATION_APPLIED_PLAN,
+    ANNOTATION_BEGUN_AS,
+    ANNOTATION_APPLIED_WHOLE,
+    ANNOTATION_CLAIMED_DEVICES,
+)
 LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
 SUPPORT_DEPRECATED: Final = "deprecated"

@@ -93,7 +93,8 @@ class Container:
     def add_resource_claim(self, name: str, source: str) -> None:
         """Give the container access to the devices of a resource claim of its pod."""
         claims = list(self.resources.get("claims") or ())
-        upsert(claims, {"name": name}, by_name)
+        if all(each.get("name") != name for each in claims):  # it may select one of its requests
+            claims.append({"name": name})
         self.body["resources"] = {**self.resources, "claims": claims}
         self.trace.note(f"{self.path}.resources.claims[{name}]", source)
 

@@ -77,6 +77,8 @@ def new_info(
         _merge_metadata(job, labels, annotations, trace)
         if pod_patches(job):
             _reject(job, merge_patches(job, template, trace))
+    for key in names.BOOKKEEPING:
+        annotations.pop(key, None)
     with trace.changes_of(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
@@ -415,12 +417,15 @@ def _blueprints(layout: NodeLayout) -> Memo[AnyRuntime, _Blueprint]:
 
 
 def _set_trainer_container(info: Info, job: TrainJob) -> None:
-    """Set the image and the arguments, and the command that plugins may replace."""
+    """Set the image and the arguments, and the command that plugins may replace.
+
+    An empty list means the same as none: Go clients omit it when they write the object back.
+    """
     trainer, container = job.spec.trainer or NO_TRAINER, info.trainer_container
-    info.command = None if trainer.command is None else list(trainer.command)
+    info.command = list(trainer.command) if trainer.command else None
     if container is None:
         return
     if trainer.image:
         container.set("image", trainer.image, "spec.trainer.image")
-    if trainer.args is not None:
+    if trainer.args:
         container.set("args", list(trainer.args), "spec.trainer.args")

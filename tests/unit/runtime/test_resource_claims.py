@@ -343,3 +343,20 @@ def test_kind_of_templates() -> None:
     reader = GivenObjects(complete=[RESOURCE_CLAIM_TEMPLATES])
     assert reader.is_complete(RESOURCE_CLAIM_TEMPLATES)
     assert reader.get(RESOURCE_CLAIM_TEMPLATES, ObjectKey("a", "b")) is None
+
+
+def test_claim_that_selects_a_request_is_kept() -> None:
+    selected = {"name": "gpu", "request": "one"}
+    job = replicated_job("node", resources={"claims": [selected]})
+    jobset = plan(claiming(runtime(jobs=[job])), runtime(jobs=[job]), template())["JobSet"]
+    assert container_of(jobset)["resources"]["claims"] == [selected]
+
+
+def test_missing_template_does_not_hide_errors_of_the_plan() -> None:
+    policy = {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["none"]}}
+    document = runtime()
+    document["spec"]["template"]["spec"] |= policy
+    with_template = findings(claiming(document), document, template())
+    without = findings(claiming(document), document)
+    assert [str(each) for each in without.errors] == [str(each) for each in with_template.errors]
+    assert any("cannot be planned yet" in each for each in without.warnings)

@@ -38,9 +38,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
 
-# Digest of the plan that was last applied. It triggers an apply when a field is no longer planned
-# (which removes the field), and none when nothing has changed, also after a restart.
-ANNOTATION_PLAN = "trainer.kubeflow.org/applied-plan"
+ANNOTATION_PLAN = names.ANNOTATION_APPLIED_PLAN
 # An apply with a resourceVersion is rejected if the object exists with another one, and creates
 # the object if it does not exist. With a version that no object has, it can only create.
 NO_VERSION = "1"

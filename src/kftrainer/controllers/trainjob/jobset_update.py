@@ -18,11 +18,8 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import claimed_job_set, own_job_set
 from kftrainer.runtime.planned_object import PlannedObject
 
-# Digest of the immutable part as it was planned when the JobSet was created.
-ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
-# The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
-# objects, and an apply removes fields that it omits, so every later apply must include them.
-ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
+ANNOTATION_BEGUN_AS = names.ANNOTATION_BEGUN_AS
+ANNOTATION_WHOLE = names.ANNOTATION_APPLIED_WHOLE
 KEPT_MESSAGE = (
     "the runtime or the TrainJob was changed in fields that are immutable in a JobSet: the JobSet "
     "is not changed, except for its suspension and the labels, annotations, node selectors, "

@@ -6,6 +6,7 @@ Plugins reserve variables: `plugins.torch` those that begin with `PET_`, for exa
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from kftrainer.api import names
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
@@ -70,6 +71,7 @@ def reserved_env_errors(
     """
     env = (job.spec.trainer or NO_TRAINER).env or ()
     yield from _taken("spec.trainer.env", env, reserved, rule)
+    yield from _reserved_in_initializers(job, info, reserved, rule, others)
     trainer, trains = info.trainer, info.trainer_container
     containers = {name: {*found} for name, found in others.items()}
     if trainer is not None and trains is not None:
@@ -84,6 +86,25 @@ def reserved_env_errors(
                 if name in concerned and not is_step:
                     where = f"{patch.spec_path}.{field}[{index}].env"
                     yield from _taken(where, container.get("env") or (), reserved, rule)
+
+
+def _reserved_in_initializers(
+    job: TrainJob,
+    info: Info,
+    reserved: Collection[str],
+    rule: str,
+    others: Mapping[str, Collection[str]],
+) -> Iterator[FieldError]:
+    """Yield errors for variables of initializers whose containers get the reserved ones."""
+    if not others or (initializer := job.spec.initializer) is None:
+        return
+    for step, field, asset in (
+        (names.STEP_DATASET_INITIALIZER, "dataset", initializer.dataset),
+        (names.STEP_MODEL_INITIALIZER, "model", initializer.model),
+    ):
+        jobs = [each.name for each in info.with_ancestor(step)]
+        if asset is not None and any(step in others.get(name, ()) for name in jobs):
+            yield from _taken(f"spec.initializer.{field}.env", asset.env or (), reserved, rule)
 
 
 def _taken(

@@ -5,9 +5,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, invalid
+from kftrainer.kube.objects.field_errors import (
+    ErrorType,
+    FieldError,
+    ValidationResult,
+    forbidden,
+    invalid,
+)
 from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
@@ -44,6 +51,7 @@ T = TypeVar("T")
 
 MOST_RUNTIME_ERRORS = 10  # errors of the runtime that are reported
 MOST_REJECTIONS = 200  # rejections by JobSet that are reported
+NOT_PLANNED_YET = "the TrainJob cannot be planned yet: {}"
 MOST_METADATA_ERRORS = 100
 OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
 LABELS, ANNOTATIONS = "labels", "annotations"
@@ -82,7 +90,7 @@ def validate(
     except PluginFailedError:
         raise
     except PlanningError as error:  # caused by other objects in the cluster, which may change
-        findings.add_warnings(f"the TrainJob cannot be planned yet: {error}")
+        findings.add_warnings(NOT_PLANNED_YET.format(error))
     if not findings.errors:
         findings.add_warnings(*undecodable.warnings)
     return findings
@@ -160,6 +168,10 @@ def _metadata_errors(job: TrainJob) -> Iterator[FieldError]:
 def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldError]:
     if not (labels or annotations):
         return
+    for key in annotations or ():
+        if key in names.BOOKKEEPING:
+            where, rule = f"{path}.{ANNOTATIONS}[{key}]", Rule.METADATA_FOR_OBJECTS
+            yield forbidden(where, "is set by the controller", rule=rule)
     metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
     for error in metadata_errors(metadata, namespaced=True):
         where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
@@ -185,8 +197,11 @@ def _plan_findings(
 ) -> ValidationResult:
     """Return the errors and warnings that only a complete plan finds, as for a new TrainJob."""
     info.existing = WithoutOwnObjects(info.existing, job)
-    planned = framework.plan(info, job)
     findings = ValidationResult()
+    if (missing := info.claimed.error) is not None:  # the rest of the plan is validated
+        findings.add_warnings(NOT_PLANNED_YET.format(missing))
+        info.claimed = replace(info.claimed, error=None)
+    planned = framework.plan(info, job)
     findings.add_errors(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
         findings.add_warnings(*ineffective_overrides(info.runtime, job))

@@ -39,6 +39,8 @@ TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 MEANINGFUL_IF_EMPTY = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
 # Numbers that Go clients omit if they are 0; others are pointers in Go, for which 0 is a value.
 NUMBERS = frozenset({"partition"})
+# Its booleans are pointers in Go, and are merged over those of the runtime.
+SECURITY_CONTEXT = "securityContext"
 ZERO_DIVISOR = ("divisor", "0")
 STORED_ERROR = "the stored object already has this error: {}"
 
@@ -198,7 +200,7 @@ def _part(part: KubeModel | None) -> dict[str, Any]:
     fields = thaw(part.dump()) if part is not None else {}
     container = {"env": fields.get("env"), "resources": fields.get("resourcesPerNode")}
     _write_quantities({"containers": [container]})
-    return _canonical_fields(fields)
+    return canonical_fields(fields)
 
 
 def _override_changes(old: TrainJob, new: TrainJob) -> bool:
@@ -239,7 +241,7 @@ def _override(override: PodTemplateOverride) -> dict[str, Any]:
     template = thaw({"metadata": kept, "spec": override.spec or {}})
     _write_quantities(template["spec"])
     targets = sorted({target.name for target in override.target_jobs})
-    return {"targetJobs": targets, **_canonical_fields(template)}
+    return {"targetJobs": targets, **canonical_fields(template)}
 
 
 class _CanonicalOverrides:
@@ -300,7 +302,7 @@ def _canonical_patch(patch: RuntimePatch) -> dict[str, Any]:
     metadata = None if template is None else template.metadata
     jobs = [*map(_canonical_job, replicated_jobs_of(patch))]
     changed = sorted((job for job in jobs if len(job) > 1), key=lambda job: str(job["name"]))
-    return _canonical_fields(
+    return canonical_fields(
         {"metadata": _texts(metadata.dump() if metadata else None), "jobs": changed}
     )
 
@@ -314,7 +316,7 @@ def _canonical_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "spec": thaw(pods.get("spec") or {}),
     }
     _write_quantities(template["spec"])
-    return {"name": job["name"], **_canonical_fields(template)}
+    return {"name": job["name"], **canonical_fields(template)}
 
 
 def _texts(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -333,15 +335,15 @@ def _write_quantities(spec: dict[str, Any]) -> None:
 def _canonical(value: Any, field: str = "") -> Any:
     """Return the value without fields that have no meaning, which Go clients may add or omit."""
     if type(value) is dict:
-        return _canonical_fields(value, keep_empty_texts=field in TEXTS)
+        if field == SECURITY_CONTEXT:
+            return {**canonical_fields(value), **_false_fields(value)}
+        return canonical_fields(value, keep_empty_texts=field in TEXTS)
     if type(value) is list:
         return [each if type(each) is str else _canonical(each) for each in value]
     return value
 
 
-def _canonical_fields(
-    value: Mapping[str, Any], *, keep_empty_texts: bool = False
-) -> dict[str, Any]:
+def canonical_fields(value: Mapping[str, Any], *, keep_empty_texts: bool = False) -> dict[str, Any]:
     kept = {}
     for field, each in value.items():
         if type(each) is str:  # the most common type
@@ -354,10 +356,15 @@ def _canonical_fields(
     return kept
 
 
+def _false_fields(value: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the fields that are false, which differs from unset in a security context."""
+    return {field: each for field, each in value.items() if each is False}
+
+
 def _is_meaningless(field: str, value: object) -> bool:
     """Whether a Go client omits the field, or its absence has the same meaning.
 
-    All booleans in a TrainJob default to false.
+    All other booleans in a TrainJob default to false.
     """
     if value is None or value is False or value == []:
         return True

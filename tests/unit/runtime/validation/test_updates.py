@@ -534,3 +534,26 @@ def test_rejected_change_of_patches_reports_its_rule() -> None:
         "patch-after-end": errors_of(patching(), lasting, end="Complete"),
     }.items():
         assert [error.rule for error in errors] == [rule]
+
+
+def patched_container(suspend: bool = True, **container: Any) -> Object:  # noqa: FBT002
+    pods = {"containers": [{"name": "node", **container}]}
+    job = {"name": "node", "template": {"spec": {"template": {"spec": pods}}}}
+    template = {"spec": {"replicatedJobs": [job]}}
+    patch = {"manager": "acme.io/tuner", "trainingRuntimeSpec": {"template": template}}
+    return {"runtimePatches": [patch], "suspend": True}
+
+
+@pytest.mark.parametrize("field", ["runAsNonRoot", "allowPrivilegeEscalation"])
+def test_false_in_a_security_context_is_a_change(field: str) -> None:
+    strict = patched_container(securityContext={field: False})
+    [error] = error_messages(patched_container(), strict, job_set())
+    assert error.startswith("spec.runtimePatches: Forbidden: cannot be changed after")
+    assert error_messages(strict, patched_container(), job_set()) == [error]
+    assert error_messages(strict, strict, job_set()) == []
+
+
+def test_false_elsewhere_is_the_same_as_unset() -> None:
+    mount = {"name": "data", "mountPath": "/data"}
+    explicit = patched_container(volumeMounts=[{**mount, "readOnly": False}])
+    assert error_messages(patched_container(volumeMounts=[mount]), explicit, job_set()) == []

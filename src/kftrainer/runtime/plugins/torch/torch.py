@@ -248,8 +248,7 @@ def _tuning(info: Info, job: TrainJob) -> Tuning:
 
 def _args(info: Info, job: TrainJob) -> Sequence[str]:
     """Return the arguments that the container will have."""
-    requested = (job.spec.trainer or NO_TRAINER).args
-    return _template_words(info, "args") if requested is None else requested
+    return _requested_args(job) or _template_words(info, "args")
 
 
 def _requested_args(job: TrainJob) -> Sequence[str]:
