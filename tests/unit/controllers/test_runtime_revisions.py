@@ -22,7 +22,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError
 from kftrainer.kube.client.transport import Response
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.cache.cached_object import CachedObject
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.controller.reconcile import DONE, Result
 from tests.support.fake_clock import FakeClock
 from tests.support.object_server import refusal
@@ -116,12 +116,9 @@ class Cached:
         return None if found is None else CachedObject(key, version, found, decode)
 
     def index_keys(self, _: object, index: str, value: str) -> list[ObjectKey]:
-        keys = [ObjectKey("team", each) for each in self._server.revisions]
-        entries = [
-            CachedObject(key, "7", self._server.revisions[key.name], CONTROLLER_REVISIONS.decode)
-            for key in keys
-        ]
-        return [each.key for each in entries if value in REVISION_INDEXES[index](each)]
+        maker = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
+        entries = map(maker.make, self._server.revisions.values())
+        return [each.key for each in entries if value in each.index_values[0]]
 
     def has_index(self, _resource: object, _index: str, value: str) -> bool:
         return value in self.recorded
