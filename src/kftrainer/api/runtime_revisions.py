@@ -82,9 +82,12 @@ class RuntimeRevision:
 
     @property
     def is_usable(self) -> bool:
-        """Whether TrainJobs may begin with it: verified, cached by its label, and not deleted."""
+        """Whether TrainJobs may begin with it: verified, cached by its label, and not deleted.
+
+        An object with owners is deleted together with them.
+        """
         is_labelled = names.LABEL_RUNTIME_KIND in (self.metadata.labels or {})
-        is_kept = self.metadata.deletion_timestamp is None
+        is_kept = self.metadata.deletion_timestamp is None and not self.metadata.owner_references
         return self.content is not None and is_labelled and is_kept
 
     @staticmethod
@@ -92,9 +95,13 @@ class RuntimeRevision:
         """Decode a ControllerRevision and verify its content."""
         metadata, content = ObjectMeta.parse(manifest["metadata"]), manifest.get("data")
         is_named = bool(nested_field(content, "metadata", "name"))
-        if not isinstance(content, Mapping) or not is_named:
+        if not isinstance(content, Mapping) or not is_named or not NAME.fullmatch(metadata.name):
             return RuntimeRevision(metadata, None)
-        if not has_content_of(metadata.name, revision_name(content)):
+        try:
+            derived = revision_name(content)
+        except (TypeError, RecursionError):  # nested too deeply to be encoded
+            return RuntimeRevision(metadata, None)
+        if not has_content_of(metadata.name, derived):
             return RuntimeRevision(metadata, None)
         return RuntimeRevision(metadata, content, len(orjson.dumps(content)))
 

@@ -2,10 +2,11 @@
 
 A TrainJob records its revision some time after the revision was created, and other TrainJobs may
 begin with it at any time. A revision is therefore deleted only after it was unused for a while, if
-a live list of the TrainJobs confirms that, and with its UID and version as preconditions.
+a live list of the TrainJobs confirms that, and with its UID and version as preconditions. The time
+is longer than the pauses between the attempts to create a rejected JobSet.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import structlog
 
 from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS
 from kftrainer.api.runtime_revisions import RuntimeRevision
-from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
+from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
 from kftrainer.controllers.trainjob_index import INDEX_REVISION
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
@@ -31,15 +32,27 @@ log = structlog.get_logger(__name__)
 GRACE: Final = 60.0  # seconds for which a revision must be unused
 CHECK_AGAIN: Final = Result(requeue_after=60.0)
 MOST_DELETIONS: Final = 100  # in one reconcile
-MOST_FOREIGN: Final = 10_000
-INDEX_NAMESPACE: Final = "namespace"
+MOST_FAILURES: Final = 10  # in one reconcile
+MOST_NAMESPACES: Final = 10_000
+INDEX_COLLECTED: Final = "collected"
 
 
-def _namespace(seen: ObservedObject[Any]) -> Iterable[str]:
-    return (seen.metadata.get("namespace") or "",)
+def _collected(seen: ObservedObject[Any]) -> Iterable[str]:
+    """Index the revisions of a namespace.
+
+    Controllers copy the labels of a pod template to their own ControllerRevisions, so tenants
+    decide how many objects with our label exist. Those are not even read.
+    """
+    if seen.metadata.get("ownerReferences"):
+        return ()
+    try:
+        is_usable = seen.object.is_usable
+    except ValueError:  # not decodable
+        return ()
+    return (seen.metadata.get("namespace") or "",) if is_usable else ()
 
 
-REVISION_INDEXES = {INDEX_NAMESPACE: _namespace}
+REVISION_INDEXES = {INDEX_COLLECTED: _collected}
 
 
 def enqueue_namespace(change: ObjectEvent[Any]) -> Iterable[Request]:
@@ -70,7 +83,7 @@ class RevisionCollector:
         self._clock = clock
         self._grace = grace
         self._unused_since: dict[str, dict[ObjectKey, float]] = {}  # by namespace
-        self._foreign: Lru[ObjectKey, str] = Lru(MOST_FOREIGN)  # UIDs of objects that are not ours
+        self._listed: Lru[str, float] = Lru(MOST_NAMESPACES)  # time of the last live list
 
     async def reconcile(self, request: Request) -> Result:
         """Delete the revisions that were unused for the grace period; enqueue for the others."""
@@ -80,30 +93,33 @@ class RevisionCollector:
         now = self._clock.monotonic()
         unused = self._update_unused(namespace, now)
         due = [key for key, since in unused.items() if now - since >= self._grace]
-        due = due[:MOST_DELETIONS]
+        due.sort(key=unused.__getitem__)
         try:
-            deleted = await self._collect(namespace, due)
+            checked = await self._collect(namespace, due[:MOST_DELETIONS])
         except WriteGuardError:
             return Result(requeue=True)
         except KubeError as error:
-            raise ReconcileError(f"cannot delete unused revisions: {error}") from error
-        waiting = {key: since for key, since in unused.items() if key not in deleted}
-        if not waiting:
-            return DONE
-        # Those that were due and are in use after all are checked again like new ones.
-        self._unused_since[namespace] = {
-            key: now if key in due else since for key, since in waiting.items()
+            raise ReconcileError(f"cannot list the TrainJobs of {namespace}: {error}") from error
+        # Those that are in use after all or cannot be deleted are checked again like new ones.
+        waiting = {
+            key: now if key in checked else since
+            for key, since in unused.items()
+            if not checked.get(key)
         }
-        oldest = min(self._unused_since[namespace].values())
-        return Result(requeue_after=max(oldest + self._grace - self._clock.monotonic(), 1.0))
+        if not waiting:
+            self._unused_since.pop(namespace, None)
+            return DONE
+        self._unused_since[namespace] = waiting
+        begin = max(min(waiting.values()), self._listed.get(namespace) or 0.0)
+        return Result(requeue_after=max(begin + self._grace - self._clock.monotonic(), 1.0))
 
     def _update_unused(self, namespace: str, now: float) -> dict[ObjectKey, float]:
         """Return the revisions that no cached TrainJob records, and since when."""
         before = self._unused_since.pop(namespace, {})
         found = {
             key: before.get(key, now)
-            for key in self._cache.index_keys(CONTROLLER_REVISIONS, INDEX_NAMESPACE, namespace)
-            if not self._is_recorded(key) and not self._is_foreign(key)
+            for key in self._cache.index_keys(CONTROLLER_REVISIONS, INDEX_COLLECTED, namespace)
+            if not self._is_recorded(key)
         }
         if found:
             self._unused_since[namespace] = found
@@ -112,24 +128,32 @@ class RevisionCollector:
     def _is_recorded(self, key: ObjectKey) -> bool:
         return self._cache.has_index(TRAIN_JOBS, INDEX_REVISION, str(key))
 
-    def _is_foreign(self, key: ObjectKey) -> bool:
-        uid = self._foreign.get(key)
-        if uid is None:
-            return False
-        found = self._cache.informer(CONTROLLER_REVISIONS).cached_object(key)
-        return found is not None and found.metadata.get("uid") == uid
+    def _was_listed(self, namespace: str) -> bool:
+        """Whether TrainJobs were listed within the grace period: that costs the most."""
+        last = self._listed.get(namespace)
+        return last is not None and self._clock.monotonic() - last < self._grace
 
-    async def _collect(self, namespace: str, due: Sequence[ObjectKey]) -> Collection[ObjectKey]:
-        """Delete the given revisions; return those that need not be checked again."""
-        unused = [each for each in due if not self._revisions.was_used_within(each, self._grace)]
-        if not unused:
-            return ()
+    async def _collect(self, namespace: str, due: Sequence[ObjectKey]) -> Mapping[ObjectKey, bool]:
+        """Delete the given revisions; return those that were checked, and whether they are gone."""
+        checked = {each: False for each in due if self._revisions.was_used_within(each, REMEMBERED)}
+        unused = [each for each in due if each not in checked]
+        if not unused or self._was_listed(namespace):
+            return checked
+        self._listed.put(namespace, self._clock.monotonic())
         recorded = await self._recorded(namespace, unused)
-        done = set[ObjectKey]()
+        failures = 0
         for key in unused:
-            if key not in recorded and await self._delete(key):
-                done.add(key)
-        return done
+            try:
+                checked[key] = key not in recorded and await self._delete(key)
+            except WriteGuardError:
+                raise
+            except KubeError as error:
+                log.warning("runtime_revision_not_deleted", object=str(key), error=str(error))
+                checked[key] = False
+                failures += 1
+                if failures == MOST_FAILURES:
+                    break
+        return checked
 
     async def _recorded(
         self, namespace: str, candidates: Sequence[ObjectKey]
@@ -145,20 +169,17 @@ class RevisionCollector:
         return found
 
     async def _delete(self, key: ObjectKey) -> bool:
-        """Delete the revision; return whether it need not be checked again."""
+        """Delete the revision; return whether it is gone or an event will follow."""
         try:
             live = await self._client.get(CONTROLLER_REVISIONS, key)
         except NotFoundError:
             return True
         metadata = live["metadata"]
         if not RuntimeRevision.decode(live).is_usable:
-            # Another client's object, or one that is being deleted.
-            if "deletionTimestamp" not in metadata:
-                self._foreign.put(key, metadata["uid"])
-            return True
-        if self._revisions.was_used_within(key, self._grace) or self._is_recorded(key):
+            return True  # it was changed or is being deleted
+        if self._revisions.was_used_within(key, REMEMBERED) or self._is_recorded(key):
             return False
-        with self._revisions.deleting(key):
+        with self._revisions.deleting(key, metadata["uid"]):
             try:
                 await self._client.delete(
                     CONTROLLER_REVISIONS,

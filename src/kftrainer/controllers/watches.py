@@ -6,12 +6,12 @@ from typing import Any
 
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
 from kftrainer.controllers.trainjob_index import (
     ALL,
-    INDEX_REVISION,
     INDEX_UNFINISHED,
     in_namespace,
     index_value,
@@ -88,12 +88,13 @@ def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
 
 
 def enqueue_begun(cache: Cache) -> Handler:
-    """Return a handler that enqueues the TrainJobs that record a created or deleted revision."""
+    """Return a handler that enqueues the unfinished TrainJobs of a created or deleted revision."""
 
     def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
         if change.initial or (change.old is not None and change.new is not None):
             return ()
-        return cache.index_keys(TRAIN_JOBS, INDEX_REVISION, str(change.key))
+        value = index_value(CONTROLLER_REVISIONS, change.key)
+        return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, value)
 
     return jobs
 

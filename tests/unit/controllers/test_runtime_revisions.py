@@ -12,13 +12,17 @@ from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS, TRAINING_R
 from kftrainer.api.runtime_revisions import content_of, revision_manifest, revision_name
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.controllers.runtime_revisions import GRACE, RevisionCollector
-from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
+from kftrainer.controllers.runtime_revisions import (
+    GRACE,
+    REVISION_INDEXES,
+    RevisionCollector,
+)
+from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError
 from kftrainer.kube.client.transport import Response
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.cache.cached_object import CachedObject
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.controller.reconcile import DONE, Result
 from tests.support.fake_clock import FakeClock
 from tests.support.object_server import refusal
@@ -38,6 +42,8 @@ class Server:
         self.jobs: list[Object] = []
         self.requests: list[str] = []
         self.bodies: list[Any] = []
+        self.created = 0
+        self.refused: set[str] = set()  # names of revisions that cannot be deleted
         self.during: Callable[[str], None] = lambda _: None  # called with each method
 
     async def request(
@@ -56,6 +62,8 @@ class Server:
             return Response(200, {}, orjson.dumps(page))
         if name not in self.revisions:
             return refusal(404, "NotFound", name)
+        if method == "DELETE" and name in self.refused:
+            return refusal(403, "Forbidden", name)
         found = self.revisions.pop(name) if method == "DELETE" else self.revisions[name]
         return Response(200, {}, orjson.dumps(found))
 
@@ -67,7 +75,8 @@ class Server:
 
     def put(self, manifest: Object) -> Object:
         """Store an object."""
-        added = {"uid": f"uid-{len(self.revisions)}", "resourceVersion": "7"}
+        self.created += 1
+        added = {"uid": f"uid-{self.created - 1}", "resourceVersion": str(self.created + 6)}
         stored = {**manifest, "metadata": {**manifest["metadata"], **added}}
         self.revisions[manifest["metadata"]["name"]] = stored
         return stored
@@ -88,6 +97,7 @@ class Cached:
         self._server = server
         self.recorded: set[str] = set()
         self.is_current = True
+        self.stale: dict[str, Object] | None = None  # objects that are read instead of the current
 
     def informer(self, _: Resource[Any]) -> "Cached":
         return self
@@ -96,14 +106,19 @@ class Cached:
         return True
 
     def version_in(self, _: str) -> str:
-        return "9" if self.is_current else "0"
+        return "9" if self.is_current and self.stale is None else "0"
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
-        found = self._server.revisions.get(key.name) if self.is_current else None
-        return None if found is None else CachedObject(key, "7", found, CONTROLLER_REVISIONS.decode)
+        held = self._server.revisions if self.stale is None else self.stale
+        found = held.get(key.name) if self.is_current else None
+        version = "" if found is None else found["metadata"]["resourceVersion"]
+        decode = CONTROLLER_REVISIONS.decode
+        return None if found is None else CachedObject(key, version, found, decode)
 
-    def index_keys(self, *_: object) -> list[ObjectKey]:
-        return [ObjectKey("team", each) for each in self._server.revisions]
+    def index_keys(self, _: object, index: str, value: str) -> list[ObjectKey]:
+        maker = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
+        entries = map(maker.make, self._server.revisions.values())
+        return [each.key for each in entries if value in each.index_values[0]]
 
     def has_index(self, _resource: object, _index: str, value: str) -> bool:
         return value in self.recorded
@@ -193,9 +208,10 @@ async def test_revision_with_which_a_job_begins_during_the_checks_is_kept(setup:
 
 async def test_no_job_begins_with_a_revision_while_it_is_deleted(setup: Setup) -> None:
     setup.store()
-    with setup.revisions.deleting(KEY), pytest.raises(ConflictError):
+    with setup.revisions.deleting(KEY, "uid-0"), pytest.raises(ConflictError):
         await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME)
     assert await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME) == NAME
+    assert setup.server.requests == ["POST controllerrevisions", f"GET {NAME}"]
 
 
 async def test_revision_that_a_job_is_about_to_record_is_kept(setup: Setup) -> None:
@@ -205,8 +221,111 @@ async def test_revision_that_a_job_is_about_to_record_is_kept(setup: Setup) -> N
     assert setup.server.requests == []
 
 
-async def test_object_of_another_client_is_read_once_and_kept(setup: Setup) -> None:
-    setup.store(data={"other": True})
-    assert await setup.collect_later() == DONE
+def store_others(setup: Setup, *, name: str = NAME, **changes: Any) -> None:
+    """Store an object of another client with our label."""
+    manifest = revision_manifest(content_of(RUNTIME), "team", name, 1)
+    metadata = {**manifest["metadata"], **changes.pop("metadata", {})}
+    setup.server.put({**manifest, **changes, "metadata": metadata})
+
+
+def deep(levels: int) -> Object:
+    """Return content of that many levels."""
+    value: Object = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return {"metadata": {"name": "torch"}, "spec": value}
+
+
+OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "web"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"other": True}},
+        {"data": deep(300)},
+        {"data": deep(900)},
+        {"metadata": {"ownerReferences": [OWNER]}},
+        {"name": "web-6c7b9d8f5d"},
+        {"metadata": {"uid": 3, "labels": 3}},
+    ],
+)
+async def test_object_of_another_client_costs_no_request(setup: Setup, changes: Object) -> None:
+    store_others(setup, **changes)
+    for _ in range(3):
+        assert await setup.collector.reconcile(REQUEST) == DONE
+        await setup.clock.advance(GRACE + 1)
+    assert setup.server.requests == []
+
+
+async def test_object_with_owners_is_not_used(setup: Setup) -> None:
+    store_others(setup, metadata={"ownerReferences": [OWNER]})
+    assert await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME) == f"{NAME}-1"
+
+
+async def test_train_jobs_are_listed_at_most_once_in_the_grace_period(setup: Setup) -> None:
+    setup.store()
+    setup.server.jobs.append(job(recorded=NAME))
+    await setup.collector.reconcile(REQUEST)
+    await setup.clock.advance(GRACE / 2)
+    setup.server.put({**revision_manifest(content_of(RUNTIME), "team", f"{NAME}-1", 1)})
+    await setup.collector.reconcile(REQUEST)
+    for _ in range(9):
+        await setup.clock.advance(GRACE / 6)
+        await setup.collector.reconcile(REQUEST)
+    assert setup.server.requests.count("GET trainjobs") == 2
+    assert [each for each in setup.server.requests if each.startswith("DELETE")] == [
+        f"DELETE {NAME}-1"
+    ]
+
+
+async def test_revision_is_kept_between_attempts_to_create_a_rejected_job_set(setup: Setup) -> None:
+    setup.store()
+    await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME)
+    await setup.collector.reconcile(REQUEST)
+    for _ in range(9):
+        await setup.clock.advance(GRACE + 1)
+        await setup.collector.reconcile(REQUEST)
+    assert setup.server.requests == []
+    await setup.clock.advance(REMEMBERED - 9 * (GRACE + 1) + 1)
+    await setup.collector.reconcile(REQUEST)
+    await setup.clock.advance(GRACE + 1)
+    await setup.collector.reconcile(REQUEST)
+    assert f"DELETE {NAME}" in setup.server.requests
+
+
+async def test_revision_that_cannot_be_deleted_does_not_stop_others(setup: Setup) -> None:
+    names = [NAME, f"{NAME}-1", f"{NAME}-2"]
+    for each in names:
+        setup.server.put({**revision_manifest(content_of(RUNTIME), "team", each, 1)})
+    setup.server.refused.add(NAME)
+    assert (await setup.collect_later()).requeue_after == pytest.approx(GRACE)
+    assert list(setup.server.revisions) == [NAME]
+    setup.server.refused.clear()
+    await setup.clock.advance(GRACE + 1)
     assert await setup.collector.reconcile(REQUEST) == DONE
-    assert setup.server.requests == ["GET trainjobs", f"GET {NAME}"]
+    assert not setup.server.revisions
+
+
+async def test_revision_that_is_deleted_but_still_cached_is_created_again(setup: Setup) -> None:
+    setup.store()
+    stale = dict(setup.server.revisions)
+    assert await setup.collect_later() == DONE
+    setup.cache.stale = stale
+    setup.server.requests.clear()
+    assert await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME) == NAME
+    assert setup.server.requests == ["POST controllerrevisions"]
+    assert NAME in setup.server.revisions
+    assert await setup.revisions.ensure(TrainJob.parse(job("other")), RUNTIME) == NAME
+    assert len(setup.server.requests) == 1
+
+
+async def test_revision_is_used_again_if_its_deletion_failed(setup: Setup) -> None:
+    setup.store()
+    setup.server.refused.add(NAME)
+    await setup.collect_later()
+    setup.server.requests.clear()
+    assert await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME) == NAME
+    assert setup.server.requests == ["POST controllerrevisions", f"GET {NAME}"]
+    assert await setup.revisions.ensure(TrainJob.parse(job("other")), RUNTIME) == NAME
+    assert len(setup.server.requests) == 2

@@ -42,6 +42,7 @@ HTTP_CONFLICT: Final = 409
 SWEEP_AT: Final = 10_000  # uses at which those that are old are dropped
 REMEMBERED: Final = 600.0  # seconds; longer than the collector's grace period
 MOST_VERIFIED: Final = 10_000
+MOST_DELETED: Final = 10_000
 LOST_MESSAGE: Final = (
     "the ControllerRevision with the runtime's spec that this TrainJob began with does not exist "
     "or has other content, and the runtime has changed since: the existing JobSet is kept, except "
@@ -80,6 +81,7 @@ class RuntimeRevisions:
         self._lost: dict[Request, str] = {}  # revisions whose loss was reported
         self._used: dict[ObjectKey, float] = {}  # time of the last use
         self._deleting: set[ObjectKey] = set()
+        self._deleted: Lru[ObjectKey, str] = Lru(MOST_DELETED)  # UIDs; they may still be cached
         self._locks: dict[ObjectKey, _Lock] = {}
         self._verified: Lru[str, str] = Lru(MOST_VERIFIED)  # names of large revisions, by UID
         self._restores = RepairBackoff[ObjectKey](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
@@ -178,10 +180,20 @@ class RuntimeRevisions:
 
     async def _is_usable(self, key: ObjectKey) -> bool:
         """Whether the cached object has the content that its name stands for."""
+        if self._is_deleted(key):
+            return False
         if self._view.is_reduced(CONTROLLER_REVISIONS, key):
             return await self._is_usable_large(key)
         found = self._view.get(CONTROLLER_REVISIONS, key)
         return found is not None and found.is_usable
+
+    def _is_deleted(self, key: ObjectKey) -> bool:
+        """Whether the cache still has the object that the collector deleted."""
+        uid = self._deleted.get(key)
+        if uid is None:
+            return False
+        part = self._view.cached_part(CONTROLLER_REVISIONS, key)
+        return part is not None and part["metadata"].get("uid") == uid
 
     async def _is_usable_large(self, key: ObjectKey) -> bool:
         """Read a large revision once to verify its content, which is immutable."""
@@ -217,6 +229,7 @@ class RuntimeRevisions:
         if not RuntimeRevision.decode(live).is_usable:
             return False
         self._verified.put(live["metadata"]["uid"], key.name)
+        self._deleted.drop(key)
         self._view.record(CONTROLLER_REVISIONS, live)
         return True
 
@@ -261,9 +274,14 @@ class RuntimeRevisions:
         )
 
     @contextmanager
-    def deleting(self, key: ObjectKey) -> Iterator[None]:
-        """Prevent TrainJobs from beginning with the revision while it is deleted."""
+    def deleting(self, key: ObjectKey, uid: str) -> Iterator[None]:
+        """Prevent TrainJobs from beginning with the revision while it is deleted.
+
+        Afterwards they do not begin with the object with this UID until it was read again: the
+        cache may still have it, and a request that failed may have been processed.
+        """
         self._deleting.add(key)
+        self._deleted.put(key, uid)
         try:
             yield
         finally:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
+from kftrainer.kube.client.deep_json import decode_json
 from kftrainer.kube.client.errors import (
     KindNotFoundError,
     NotFoundError,
@@ -382,7 +383,7 @@ class Client:
         if most_bytes is not None and len(response.body) > most_bytes:
             raise _PageTooLargeError(len(response.body))
         try:
-            content: dict[str, Any] = orjson.loads(response.body)
+            content: dict[str, Any] = decode_json(response.body)
         except orjson.JSONDecodeError as broken:
             raise TransportError(f"{method} {path}: the response is not valid JSON") from broken
         return content
