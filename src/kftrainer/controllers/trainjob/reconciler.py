@@ -39,7 +39,7 @@ from kftrainer.controllers.trainjob.jobset_update import (
 from kftrainer.controllers.trainjob.planner import Plan, Planner
 from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
 from kftrainer.controllers.trainjob.runtime_revisions import LOST_MESSAGE, RuntimeRevisions
-from kftrainer.controllers.trainjob.state import nodes_of
+from kftrainer.controllers.trainjob.state import CONFIRM_AFTER, is_to_be_confirmed, nodes_of
 from kftrainer.controllers.trainjob.status import (
     is_reported,
     next_status,
@@ -82,8 +82,9 @@ CONTESTED_MESSAGE = (
 )
 
 ReadJob = tuple[TrainJob, Sequence[Problem]]
-# Returns the ready pods of the Jobs of a JobSet in which not all pods are ready, by replicated job.
-ReadyPods = Callable[[Manifest], Mapping[str, int]]
+# Returns the ready pods of the Jobs of a JobSet in which not all pods are ready, by replicated job;
+# None until the Jobs have been read.
+ReadyPods = Callable[[Manifest], Mapping[str, int] | None]
 
 
 def no_ready_pods(_job_set: Manifest) -> Mapping[str, int]:
@@ -433,14 +434,17 @@ class TrainJobReconciler:
         if outcome.is_overdue:
             message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
             self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
+        if is_to_be_confirmed(wanted.state, wanted.jobs, wanted.nodes):
+            pause = CONFIRM_AFTER if pause is None else min(pause, CONFIRM_AFTER)
         return result_of(outcome, pause, deadline)
 
     def _nodes(self, job: TrainJob) -> NodesStatus | None:
-        """Return the nodes of the TrainJob's own JobSet, or None."""
+        """Return the nodes of the TrainJob's own JobSet; None if they are not known."""
         own = own_job_set(job, self._view)
         if own is None:
             return None
-        return nodes_of(own, self._planner.layout(job), self._ready_pods(own))
+        ready_pods = self._ready_pods(own)
+        return None if ready_pods is None else nodes_of(own, self._planner.layout(job), ready_pods)
 
     async def _check_pods(self, job: TrainJob, outcome: Outcome) -> Outcome:
         """Add the reason why pods are missing to the outcome, and schedule the next check."""
