@@ -103,6 +103,11 @@ class Outcome:
     is_reported: bool = False  # the status reported the failure before
     is_overdue: bool = False  # the deadline has passed
 
+    def with_retry(self, after: float | None) -> "Outcome":
+        """Return the outcome with a retry after at most this many seconds."""
+        waits = [each for each in (self.retry_after, after) if each is not None]
+        return replace(self, retry_after=min(waits, default=None))
+
     @property
     def errors(self) -> Sequence[str]:
         """The messages of failed API calls."""
@@ -182,8 +187,10 @@ class TrainJobReconciler:
         else:
             try:
                 plan = await self._plan(identity, problems)
+                retry_after = await self._restore_revision(identity.job, plan)
                 revision = await self._keep_revision(stored, identity, plan)
                 outcome = await self._apply(identity.job, plan, revision)
+                outcome = outcome.with_retry(retry_after)
             except (PlanningError, KubeError) as error:
                 outcome = await self._failed(stored, identity.job, error)
         result = await self._write_status(stored, identity, outcome)
@@ -283,6 +290,19 @@ class TrainJobReconciler:
             raise identity.error
         return await self._planner.plan(identity.job, problems)
 
+    async def _restore_revision(self, job: TrainJob, plan: Plan) -> float | None:
+        """Create a deleted revision again if possible; return the seconds until the next attempt.
+
+        A loss that cannot be repaired is reported.
+        """
+        source = plan.source
+        if source is None or recorded_revision(job) is None:
+            return None
+        if source.is_lost:
+            self._report_lost(job, LOST_MESSAGE)
+            return None
+        return await self._revisions.restore(job, source.runtime) if source.is_live else None
+
     async def _keep_revision(self, stored: TrainJob, identity: Identity, plan: Plan) -> str | None:
         """Keep the content of the runtime that the TrainJob is planned from, before it is applied.
 
@@ -295,10 +315,6 @@ class TrainJobReconciler:
         if source is None:
             return None
         if recorded_revision(job) is not None:
-            if source.is_lost:
-                self._report_lost(job, LOST_MESSAGE)
-            elif source.is_live:
-                await self._revisions.restore(job, source.runtime)
             return None
         if own_job_set(job, self._view) is None:
             return await self._revisions.ensure(job, source.runtime)
