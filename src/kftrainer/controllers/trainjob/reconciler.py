@@ -315,6 +315,9 @@ class TrainJobReconciler:
         if source is None:
             return None
         if recorded_revision(job) is not None:
+            if recorded_revision(stored) is None and own_job_set(job, self._view) is not None:
+                # The response to the request that created the JobSet was lost.
+                self._revisions.begun(job)
             return None
         if own_job_set(job, self._view) is None:
             return await self._revisions.ensure(job, source.runtime)
@@ -360,11 +363,11 @@ class TrainJobReconciler:
                 self._revisions.abandon(job)
             raise
         self._own_job_sets.create_finished(job)
-        if applied.created is None:
-            self._revisions.abandon(job)
-        else:
+        if applied.created is not None:
             self._own_job_sets.add(job, applied.created)
             self._revisions.begun(job)
+        elif revision is not None:
+            self._revisions.abandon(job)
         return applied
 
     async def _failed(
