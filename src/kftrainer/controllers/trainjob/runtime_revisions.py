@@ -102,6 +102,11 @@ class RuntimeRevisions:
             return stored
         return _with_revision(stored, found.name)
 
+    def begun_with(self, request: Request) -> ObjectKey | None:
+        """Return the revision that the TrainJob has begun with, or may have, if not yet stored."""
+        found = self._begun.get(request)
+        return None if found is None else ObjectKey(request.namespace, found.name)
+
     def drop_if_stored(self, request: Request) -> None:
         """Drop the revision of a TrainJob whose stored status records it."""
         if request in self._begun:
