@@ -359,7 +359,8 @@ class TrainJobReconciler:
         try:
             applied = await self._applier.apply(job, planned)
         except (PlanningError, KubeError) as error:
-            if was_refused(error):
+            # A conflict may be with the JobSet of an earlier attempt whose response was lost.
+            if was_refused(error) and not isinstance(error, ConflictError):
                 self._revisions.abandon(job)
             raise
         self._own_job_sets.create_finished(job)
