@@ -124,16 +124,15 @@ def secret_readings(here: str) -> dict[str, Attempt]:
 
 def object_attacks(here: str) -> dict[str, Attempt]:
     config_map = core("kube-system", "configmaps", "theirs")
-    job_set = {**JOB_SET, "metadata": {"name": "a"}}
-    owned_job_set = {**JOB_SET, "metadata": {"name": "a", "ownerReferences": [OWNER]}}
     return {
         "ConfigMap changed": patched(config_map, {"data": {"a": "b"}}),
         "ConfigMap taken over": patched(config_map, {"metadata": {"ownerReferences": [OWNER]}}),
         "ConfigMap of the cluster": created(
             "kube-system", an_object("v1", "ConfigMap", "aws-auth", OWNER), "configmaps"
         ),
-        "JobSet without a TrainJob": created(here, job_set, "jobsets"),
-        "JobSet of the cluster": created("kube-system", owned_job_set, "jobsets"),
+        "JobSet without a TrainJob": created(here, job_set("a"), "jobsets"),
+        "JobSet of the cluster": created("kube-system", job_set("a", OWNER), "jobsets"),
+        "foreign JobSet deleted": Attempt("DELETE", job_set_path(here, "theirs")),
         **{
             f"gang without a TrainJob, {version}": created(
                 here, an_object(version, "PodGroup", "a", spec={"minMember": 1}), "podgroups"
@@ -141,6 +140,16 @@ def object_attacks(here: str) -> dict[str, Attempt]:
             for version in POD_GROUPS
         },
     }
+
+
+def job_set_path(namespace: str, name: str) -> str:
+    return f"/apis/{JOB_SET['apiVersion']}/namespaces/{namespace}/jobsets/{name}"
+
+
+def job_set(name: str, *owners: Object) -> Object:
+    """Return a suspended JobSet."""
+    spec = {**JOB_SET["spec"], "suspend": True}
+    return an_object(JOB_SET["apiVersion"], "JobSet", name, *owners, spec=spec)
 
 
 def runtime_attacks(here: str) -> dict[str, Attempt]:
@@ -239,9 +248,8 @@ def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str,
         "keys": created(here, secret("a", OWNER, **SSH_KEYS)),
         "keys read": patched(core(here, "secrets", "keys"), {}),
         "hostfile": created(here, an_object("v1", "ConfigMap", "a", OWNER), "configmaps"),
-        "JobSet": created(
-            here, {**JOB_SET, "metadata": {"name": "a", "ownerReferences": [OWNER]}}, "jobsets"
-        ),
+        "JobSet": created(here, job_set("a", OWNER), "jobsets"),
+        "JobSet deleted": Attempt("DELETE", job_set_path(here, "ours")),
         **{
             f"gang, {version}": created(
                 here, an_object(version, "PodGroup", "a", OWNER, spec={"minMember": 1}), "podgroups"
@@ -311,6 +319,8 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     job = train_job(OWNER["name"], runtimeRef=reference, suspend=True)
     owner = {**OWNER, "uid": (await api.create(with_namespace(job, namespace)))["metadata"]["uid"]}
     await api.create(with_namespace(secret("keys", owner, **SSH_KEYS), namespace))
+    await api.create(with_namespace(job_set("theirs"), namespace))
+    await api.create(with_namespace(job_set("ours", owner), namespace))
     await api.create(runtime("theirs", "ClusterTrainingRuntime"))
     configuration, certificate = await api.get(CONFIGURATION_PATH), await api.get(SECRET_PATH)
     mutating = await api.get(MUTATING_PATH)

@@ -334,7 +334,11 @@ class TrainJobStatus(KubeModel):
         Field(description="Summary of the status for people. Programs should read the conditions."),
     ] = None
     nodes: Annotated[
-        NodesStatus | None, Field(description="The nodes of the training, once it has a JobSet.")
+        NodesStatus | None,
+        Field(
+            description="The nodes of the training: those of the JobSet, or until there is one, "
+            "the number in spec.trainer.numNodes."
+        ),
     ] = None
     runtime_revision: Annotated[
         str | None,

@@ -7,7 +7,7 @@ owns them waits longer.
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kftrainer.api import names
@@ -123,16 +123,27 @@ class Schedule:
             self._due.pop(request.namespace, None)
 
 
+# Returns the revision with which a TrainJob has begun but which its status may not record yet.
+BegunRevision = Callable[[Request], ObjectKey | None]
+
+
 class LargeObjectReconciler:
     """Load large objects into the OverlayCache and call the wrapped reconciler."""
 
     def __init__(
-        self, reconciler: Reconciler, client: Client, view: OverlayCache, *, clock: Clock
+        self,
+        reconciler: Reconciler,
+        client: Client,
+        view: OverlayCache,
+        *,
+        clock: Clock,
+        begun_revision: BegunRevision = lambda _: None,
     ) -> None:
         self._reconciler = reconciler
         self._client = client
         self._view = view
         self._clock = clock
+        self._begun_revision = begun_revision
         self._schedule = Schedule(clock)
         self._working = asyncio.Lock()
 
@@ -181,7 +192,8 @@ class LargeObjectReconciler:
             return
         if self._view.is_reduced(TRAIN_JOBS, request):
             yield TRAIN_JOBS, request
-        runtime, revision = referenced_runtime_in(manifest), recorded_revision_in(manifest)
+        runtime = referenced_runtime_in(manifest)
+        revision = recorded_revision_in(manifest) or self._begun_revision(request)
         yield from reduced_objects(self._view, request, runtime, revision)
 
 
@@ -193,7 +205,7 @@ def reduced_objects(
 ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
     """Yield the JobSet, the runtime and the revision of which the cache holds only parts.
 
-    The JobSet and the runtime are those of the TrainJob; its status records the revision.
+    They are those of the TrainJob, which records the revision in its status, or will.
     """
     objects: list[tuple[Resource[Any], ObjectKey]] = [(JOB_SETS, job)]
     if runtime is not None:

@@ -27,7 +27,7 @@ from tests.integration.controllers.team import (
     conditions_of,
 )
 from tests.integration.controllers.test_writes import requests_since, until_started, working
-from tests.support.fault_proxy import FaultProxy, ProxiedRequest, status_answer
+from tests.support.fault_proxy import Cut, FaultProxy, ProxiedRequest, status_answer
 from tests.support.managers import FAST, KFTRAINER, ManagerProcess, manager_process
 from tests.support.plans import container_of
 
@@ -238,6 +238,23 @@ async def test_failed_status_write_keeps_the_revision_although_the_runtime_chang
     await team.create_runtime()
     async with working(proxy, team):
         proxy.inject(status_answer(503, "ServiceUnavailable"), writes("trainjobs"), times=1000)
+        await team.create_job(suspend=True)
+        await team.until_there("JobSet")
+        [first] = await team.all(KIND)
+        await edit(team)
+        proxy.forget_faults()
+        assert await until_recorded(team, [JOB]) == first["metadata"]["name"]
+        await team.delete("JobSet")
+        await team.until_there("JobSet")
+    assert await images(team) == {JOB: "trainer:1"}
+
+
+async def test_revision_is_recorded_although_the_response_to_the_create_request_is_lost(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    async with working(proxy, team):
+        proxy.inject(Cut(0, reset=True), writes("jobsets"), times=1000)
         await team.create_job(suspend=True)
         await team.until_there("JobSet")
         [first] = await team.all(KIND)

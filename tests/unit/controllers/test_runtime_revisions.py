@@ -21,6 +21,7 @@ from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, Runtime
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError
 from kftrainer.kube.client.transport import Response
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.controller.reconcile import DONE, Result
@@ -45,6 +46,7 @@ class Server:
         self.created = 0
         self.refused: set[str] = set()  # names of revisions that cannot be deleted
         self.during: Callable[[str], None] = lambda _: None  # called with each method
+        self.is_full = False  # a quota does not permit more revisions
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, **_: object
@@ -69,6 +71,8 @@ class Server:
 
     def _create(self, manifest: Object) -> Response:
         name = manifest["metadata"]["name"]
+        if self.is_full:
+            return refusal(403, "Forbidden", name)
         if name in self.revisions:
             return refusal(409, "AlreadyExists", name)
         return Response(201, {}, orjson.dumps(self.put(manifest)))
@@ -329,3 +333,30 @@ async def test_revision_is_used_again_if_its_deletion_failed(setup: Setup) -> No
     assert setup.server.requests == ["POST controllerrevisions", f"GET {NAME}"]
     assert await setup.revisions.ensure(TrainJob.parse(job("other")), RUNTIME) == NAME
     assert len(setup.server.requests) == 2
+
+
+async def test_failed_restoration_is_tried_again_with_growing_pauses(setup: Setup) -> None:
+    """The TrainJob is planned from the runtime meanwhile, so the failure must not block it."""
+    setup.server.is_full = True
+    train = TrainJob.parse(job(recorded=NAME))
+
+    async def restore() -> float | None:
+        return await setup.revisions.restore(train, RUNTIME)
+
+    assert [await restore(), await restore()] == [1.0, 1.0]
+    await setup.clock.advance(1)
+    assert [await restore(), await restore()] == [2.0, 2.0]
+    assert setup.server.requests == ["POST controllerrevisions"] * 2
+    setup.server.is_full = False
+    await setup.clock.advance(2)
+    assert await restore() is None
+    assert list(setup.server.revisions) == [NAME]
+
+
+async def test_restoration_stops_when_the_lease_is_lost(setup: Setup) -> None:
+    def lose(_: str) -> None:
+        raise WriteGuardError
+
+    setup.server.during = lose
+    with pytest.raises(WriteGuardError):
+        await setup.revisions.restore(TrainJob.parse(job(recorded=NAME)), RUNTIME)

@@ -373,7 +373,13 @@ class Assembly:
     def _train_job_controller(
         self, reconciler: TrainJobReconciler, own_status: OwnStatusWrites
     ) -> Controller:
-        large = LargeObjectReconciler(reconciler, self._client, self._view, clock=self._clock)
+        large = LargeObjectReconciler(
+            reconciler,
+            self._client,
+            self._view,
+            clock=self._clock,
+            begun_revision=self._revisions.begun_with,
+        )
         controller = self._controller(TRAIN_JOB_CONTROLLER, large, TRAIN_JOBS.kind)
         informer = self._cache.informer(TRAIN_JOBS)
         controller.watch(informer, enqueue_self, own_status.is_from_others)

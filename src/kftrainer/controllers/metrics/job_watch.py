@@ -64,9 +64,12 @@ class JobWatch:
         self._clock = clock
         self._namespaces = namespaces
         self._on_ready_pods = on_ready_pods
+        self._is_refused = False  # also if the watch has failed
+        self._unknown: set[ObjectKey] = set()  # JobSets whose ready pods were not known yet
+        self._informers: dict[str | None, Informer[Manifest]] = {}
 
         def make(namespace: str | None) -> Informer[Manifest]:
-            return Informer(
+            informer = self._informers[namespace] = Informer(
                 client,
                 JOBS,
                 clock=clock,
@@ -76,7 +79,9 @@ class JobWatch:
                 transform=_slim,
                 indexes={INDEX_JOB_SET: _index_job_set},
                 metrics=metrics.for_informer(JOBS.group_kind),
+                on_access=lambda *_: self._report_unknown(),
             )
+            return informer
 
         self._informer = in_namespaces(JOBS, namespaces, make)
 
@@ -85,8 +90,9 @@ class JobWatch:
         try:
             await self._permitted()
             self._informer.add_handler(self.changed)
-            await self._informer.run(_nothing, asyncio.Event())
+            await self._informer.run(self._report_unknown, asyncio.Event())
         except Exception:
+            self._set_refused(is_refused=True)
             log.exception(
                 "jobs_watch_failed",
                 consequence=f"nothing is added to {METRIC}, and status.nodes counts whole Jobs",
@@ -104,15 +110,44 @@ class JobWatch:
                 consequence=f"{METRIC} stays empty, and status.nodes counts whole Jobs",
             )
             is_known = True
+            self._set_refused(is_refused=True)
             await self._clock.sleep(RECHECK_AFTER)
+        self._set_refused(is_refused=False)
+
+    def _set_refused(self, *, is_refused: bool) -> None:
+        self._is_refused = is_refused
+        self._report_unknown()
+
+    def _report_unknown(self) -> None:
+        """Report the JobSets whose ready pods were not known before."""
+        known = {key for key in self._unknown if not self._is_starting(key.namespace)}
+        self._unknown -= known
+        for key in known:
+            self._on_ready_pods(key)
+
+    def _is_starting(self, namespace: str) -> bool:
+        """Whether the Jobs are about to be read for the first time."""
+        informer = self._informers.get(namespace) or self._informers.get(None)
+        if self._is_refused or informer is None:
+            return False
+        return not informer.has_synced and informer.refusal is None
 
     def _is_kept(self, manifest: Manifest) -> bool:
         return has_some_ready_pods(manifest) or self.is_awaited(manifest)
 
-    def ready_pods(self, job_set: Manifest) -> Mapping[str, int]:
-        """Return the ready pods of the JobSet's Jobs that have other pods, by replicated job."""
+    def ready_pods(self, job_set: Manifest) -> Mapping[str, int] | None:
+        """Return the ready pods of the JobSet's Jobs that have other pods, by replicated job.
+
+        None if there may be such pods but the Jobs have not been read yet. The JobSet is reported
+        when they have.
+        """
         metadata, found = job_set["metadata"], dict[str, int]()
         key = ObjectKey(metadata["namespace"], metadata["name"])
+        if self._is_starting(key.namespace):
+            if not _has_unready_jobs(job_set):
+                return found
+            self._unknown.add(key)
+            return None
         for job in self._informer.by_index(INDEX_JOB_SET, str(key)):
             if has_some_ready_pods(job) and is_controlled_by(job["metadata"], metadata["uid"]):
                 name = job["metadata"]["labels"].get(LABEL_REPLICATED_JOB, "")
@@ -170,6 +205,12 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     return None if seen is None else seen.metadata
 
 
+def _has_unready_jobs(job_set: Manifest) -> bool:
+    """Whether a Job of the JobSet has pods, but not all of them are ready."""
+    rows = (job_set.get("status") or {}).get("replicatedJobsStatus") or ()
+    return any((row.get("active") or 0) > (row.get("ready") or 0) for row in rows)
+
+
 def _has_had_pods(status: Manifest) -> bool:
     return bool(status.get("ready") or status.get("succeeded"))
 
@@ -206,7 +247,3 @@ def _slim(manifest: Manifest) -> Manifest:
         "spec": {"parallelism": (manifest.get("spec") or {}).get("parallelism", 1)},
         "status": {field: status[field] for field in KEPT_STATUS if field in status},
     }
-
-
-def _nothing() -> None:
-    """Ignore readiness: nothing waits for this informer."""

@@ -170,7 +170,7 @@ class Planner:
         found = await get_or_none(self._client, CONTROLLER_REVISIONS, key)
         if found is None:
             return False
-        self._view.record(CONTROLLER_REVISIONS, found)
+        self._view.record_for(key_of_job(job), CONTROLLER_REVISIONS, found)
         return True
 
     async def _finds_runtime(self, job: TrainJob) -> bool:

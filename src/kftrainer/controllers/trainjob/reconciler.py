@@ -39,7 +39,7 @@ from kftrainer.controllers.trainjob.jobset_update import (
 from kftrainer.controllers.trainjob.planner import Plan, Planner
 from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
 from kftrainer.controllers.trainjob.runtime_revisions import LOST_MESSAGE, RuntimeRevisions
-from kftrainer.controllers.trainjob.state import nodes_of
+from kftrainer.controllers.trainjob.state import CONFIRM_AFTER, is_to_be_confirmed, nodes_of
 from kftrainer.controllers.trainjob.status import (
     is_reported,
     next_status,
@@ -82,8 +82,9 @@ CONTESTED_MESSAGE = (
 )
 
 ReadJob = tuple[TrainJob, Sequence[Problem]]
-# Returns the ready pods of the Jobs of a JobSet in which not all pods are ready, by replicated job.
-ReadyPods = Callable[[Manifest], Mapping[str, int]]
+# Returns the ready pods of the Jobs of a JobSet in which not all pods are ready, by replicated job;
+# None until the Jobs have been read.
+ReadyPods = Callable[[Manifest], Mapping[str, int] | None]
 
 
 def no_ready_pods(_job_set: Manifest) -> Mapping[str, int]:
@@ -101,6 +102,11 @@ class Outcome:
     ended: Observed | None = None  # the outcome of a training whose JobSet no longer exists
     is_reported: bool = False  # the status reported the failure before
     is_overdue: bool = False  # the deadline has passed
+
+    def with_retry(self, after: float | None) -> "Outcome":
+        """Return the outcome with a retry after at most this many seconds."""
+        waits = [each for each in (self.retry_after, after) if each is not None]
+        return replace(self, retry_after=min(waits, default=None))
 
     @property
     def errors(self) -> Sequence[str]:
@@ -181,8 +187,10 @@ class TrainJobReconciler:
         else:
             try:
                 plan = await self._plan(identity, problems)
+                retry_after = await self._restore_revision(identity.job, plan)
                 revision = await self._keep_revision(stored, identity, plan)
                 outcome = await self._apply(identity.job, plan, revision)
+                outcome = outcome.with_retry(retry_after)
             except (PlanningError, KubeError) as error:
                 outcome = await self._failed(stored, identity.job, error)
         result = await self._write_status(stored, identity, outcome)
@@ -282,6 +290,19 @@ class TrainJobReconciler:
             raise identity.error
         return await self._planner.plan(identity.job, problems)
 
+    async def _restore_revision(self, job: TrainJob, plan: Plan) -> float | None:
+        """Create a deleted revision again if possible; return the seconds until the next attempt.
+
+        A loss that cannot be repaired is reported.
+        """
+        source = plan.source
+        if source is None or recorded_revision(job) is None:
+            return None
+        if source.is_lost:
+            self._report_lost(job, LOST_MESSAGE)
+            return None
+        return await self._revisions.restore(job, source.runtime) if source.is_live else None
+
     async def _keep_revision(self, stored: TrainJob, identity: Identity, plan: Plan) -> str | None:
         """Keep the content of the runtime that the TrainJob is planned from, before it is applied.
 
@@ -294,10 +315,9 @@ class TrainJobReconciler:
         if source is None:
             return None
         if recorded_revision(job) is not None:
-            if source.is_lost:
-                self._report_lost(job, LOST_MESSAGE)
-            elif source.is_live:
-                await self._revisions.restore(job, source.runtime)
+            if recorded_revision(stored) is None and own_job_set(job, self._view) is not None:
+                # The response to the request that created the JobSet was lost.
+                self._revisions.begun(job)
             return None
         if own_job_set(job, self._view) is None:
             return await self._revisions.ensure(job, source.runtime)
@@ -339,15 +359,16 @@ class TrainJobReconciler:
         try:
             applied = await self._applier.apply(job, planned)
         except (PlanningError, KubeError) as error:
-            if was_refused(error):
+            # A conflict may be with the JobSet of an earlier attempt whose response was lost.
+            if was_refused(error) and not isinstance(error, ConflictError):
                 self._revisions.abandon(job)
             raise
         self._own_job_sets.create_finished(job)
-        if applied.created is None:
-            self._revisions.abandon(job)
-        else:
+        if applied.created is not None:
             self._own_job_sets.add(job, applied.created)
             self._revisions.begun(job)
+        elif revision is not None:
+            self._revisions.abandon(job)
         return applied
 
     async def _failed(
@@ -433,14 +454,17 @@ class TrainJobReconciler:
         if outcome.is_overdue:
             message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
             self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
+        if is_to_be_confirmed(wanted.state, wanted.jobs, wanted.nodes):
+            pause = CONFIRM_AFTER if pause is None else min(pause, CONFIRM_AFTER)
         return result_of(outcome, pause, deadline)
 
     def _nodes(self, job: TrainJob) -> NodesStatus | None:
-        """Return the nodes of the TrainJob's own JobSet, or None."""
+        """Return the nodes of the TrainJob's own JobSet; None if they are not known."""
         own = own_job_set(job, self._view)
         if own is None:
             return None
-        return nodes_of(own, self._planner.layout(job), self._ready_pods(own))
+        ready_pods = self._ready_pods(own)
+        return None if ready_pods is None else nodes_of(own, self._planner.layout(job), ready_pods)
 
     async def _check_pods(self, job: TrainJob, outcome: Outcome) -> Outcome:
         """Add the reason why pods are missing to the outcome, and schedule the next check."""

@@ -25,7 +25,13 @@ from kftrainer.api.trainjob import TrainJob, TrainJobStatus
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import ForeignObjectError
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, NotFoundError
+from kftrainer.kube.client.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    KubeError,
+    NotFoundError,
+)
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.machinery.lru import Lru
@@ -98,6 +104,11 @@ class RuntimeRevisions:
             return stored
         return _with_revision(stored, found.name)
 
+    def begun_with(self, request: Request) -> ObjectKey | None:
+        """Return the revision that the TrainJob has begun with, or may have, if not yet stored."""
+        found = self._begun.get(request)
+        return None if found is None else ObjectKey(request.namespace, found.name)
+
     def drop_if_stored(self, request: Request) -> None:
         """Drop the revision of a TrainJob whose stored status records it."""
         if request in self._begun:
@@ -163,20 +174,37 @@ class RuntimeRevisions:
             NAMES_TAKEN.format(key_of_job(job, first), names.LABEL_RUNTIME_KIND)
         )
 
-    async def restore(self, job: TrainJob, runtime: AnyRuntime) -> None:
-        """Create the recorded revision again if it was deleted and the runtime is unchanged."""
+    async def restore(self, job: TrainJob, runtime: AnyRuntime) -> float | None:
+        """Create the recorded revision again if it was deleted and the runtime is unchanged.
+
+        Returns the seconds until the next attempt if there is still no revision. The TrainJob does
+        not need it while the runtime is unchanged, so a failed request is only logged.
+        """
         key = recorded_revision(job)
         if key is None or self._view.cached_part(CONTROLLER_REVISIONS, key) is not None:
-            return
-        async with self._locked(key):
-            if self._view.cached_part(CONTROLLER_REVISIONS, key) is None:
-                if self._restores.pause(key):
-                    return
-                if await self._create(key, runtime):
-                    log.warning("runtime_revision_restored", object=str(key))
-                else:
-                    log.warning("runtime_revision_name_taken", object=str(key))
-                self._restores.record_write(key)
+            return None
+        try:
+            async with self._locked(key):
+                return await self._restore(key, runtime)
+        except WriteGuardError:
+            raise
+        except KubeError as error:
+            log.warning("runtime_revision_not_restored", object=str(key), error=str(error))
+            self._restores.record_write(key)
+            return self._restores.pause(key)
+
+    async def _restore(self, key: ObjectKey, runtime: AnyRuntime) -> float | None:
+        if self._view.cached_part(CONTROLLER_REVISIONS, key) is not None:
+            return None
+        if pause := self._restores.pause(key):
+            return pause
+        is_created = await self._create(key, runtime)
+        self._restores.record_write(key)
+        if is_created:
+            log.warning("runtime_revision_restored", object=str(key))
+            return None
+        log.warning("runtime_revision_name_taken", object=str(key))
+        return self._restores.pause(key)
 
     async def _is_usable(self, key: ObjectKey) -> bool:
         """Whether the cached object has the content that its name stands for."""

@@ -14,6 +14,8 @@ State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Faile
 # The state is the first of these conditions that is True. Blocked precedes Suspended because a
 # user has to act on it.
 BY_CONDITION: tuple[State, ...] = ("Complete", "Failed", "Blocked", "Suspended")
+# Seconds after which the state of a TrainJob without ready nodes is computed again.
+CONFIRM_AFTER = 3.0
 
 
 def state_of(
@@ -21,11 +23,13 @@ def state_of(
     rows: Sequence[JobStatus],
     nodes: NodesStatus | None,
     present: State | None,
+    present_nodes: NodesStatus | None = None,
 ) -> State:
     """Return the state of a TrainJob with this status; `present` is its state before.
 
     A TrainJob is running from the time at which all pods of one of its Jobs are ready. It stays
-    running while single pods are replaced.
+    running while single pods are replaced. The status of its JobSet may arrive before the number of
+    ready pods of the Job, so it also stays running when no node is ready for the first time.
     """
     true = {each.type for each in conditions if each.status == "True"}
     for state in BY_CONDITION:
@@ -33,8 +37,24 @@ def state_of(
             return state
     if is_running([row.dump() for row in rows]):
         return "Running"
-    is_degraded = present == "Running" and nodes is not None and nodes.ready > 0
+    if present != "Running" or nodes is None:
+        return "Pending"
+    is_degraded = nodes.ready > 0 or _lost_all_nodes(rows, present_nodes)
     return "Running" if is_degraded else "Pending"
+
+
+def _lost_all_nodes(rows: Sequence[JobStatus], present: NodesStatus | None) -> bool:
+    """Whether some of several nodes were ready before, of Jobs that still have pods."""
+    were_ready = present is not None and present.ready > 0 and present.desired > 1
+    return were_ready and any(row.active for row in rows)
+
+
+def is_to_be_confirmed(
+    state: State | None, rows: Sequence[JobStatus], nodes: NodesStatus | None
+) -> bool:
+    """Whether a TrainJob without ready nodes is still reported as running."""
+    has_ready_nodes = nodes is not None and nodes.ready > 0
+    return state == "Running" and not has_ready_nodes and not is_running([r.dump() for r in rows])
 
 
 def is_running(rows: Sequence[Mapping[str, Any]]) -> bool:

@@ -115,7 +115,7 @@ def with_summary(status: Status, job: TrainJob, nodes: NodesStatus | None) -> St
     """
     present = job.status or NO_STATUS
     nodes = nodes or present.nodes or _requested_nodes(job)
-    state = state_of(status.conditions, status.jobs, nodes, present.state)
+    state = state_of(status.conditions, status.jobs, nodes, present.state, present.nodes)
     return replace(status, state=state, nodes=nodes)
 
 

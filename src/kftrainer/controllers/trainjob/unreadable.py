@@ -82,7 +82,7 @@ def readable_part(manifest: Manifest) -> tuple[TrainJob, Sequence[Problem]]:
         reduced["status"] = {"conditions": conditions, "jobsStatus": rows}
     if job_set:
         [reduced["status"]["jobSet"]] = job_set
-    for field in ("state", "nodes"):
+    for field in ("runtimeRevision", "state", "nodes"):
         if field in status and _is_valid(TrainJobStatus, {field: status[field]}):
             reduced.setdefault("status", {})[field] = status[field]
     return TRAIN_JOBS.decode(reduced), problems

@@ -277,13 +277,18 @@ class RefusingClient(Client):
         return pages()
 
 
-def job_watch(harness: Harness, client: Client | None = None) -> JobWatch:
+def job_watch(
+    harness: Harness,
+    client: Client | None = None,
+    on_ready_pods: Callable[[ObjectKey], None] = lambda _: None,
+) -> JobWatch:
     return JobWatch(
         harness.counts,
         cast("Cache", harness.cache),
         client or RefusingClient(),
         clock=harness.clock,
         metrics=Metrics(),
+        on_ready_pods=on_ready_pods,
     )
 
 
@@ -415,6 +420,42 @@ async def test_pods_that_the_status_reports_first_are_not_measured(
     harness.jobs.put({**a_job(), "status": {"jobsStatus": [row]}})
     await pods.show(succeeded=1)
     assert harness.measured(RAN) == []
+
+
+def job_set(**numbers: int) -> Manifest:
+    rows = [{"name": "node", **numbers}]
+    return {**an_object("s", owner="1"), "status": {"replicatedJobsStatus": rows}}
+
+
+async def test_ready_pods_are_not_known_before_all_jobs_have_been_listed(harness: Harness) -> None:
+    jobs, reported = Jobs(), list[ObjectKey]()
+    watching = job_watch(harness, jobs, reported.append)
+    assert watching.ready_pods(job_set(active=1)) is None
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        await at_rest()
+        assert watching.ready_pods(job_set(active=1)) is None
+        assert watching.ready_pods(job_set(active=1, ready=1)) == {}
+        assert reported == []
+        await jobs.all_shown()
+        assert reported == [KEY]
+        assert watching.ready_pods(job_set(active=1)) == {}
+        task.cancel()
+
+
+async def test_jobs_that_are_not_readable_count_whole(harness: Harness, started: list[str]) -> None:
+    reported = list[ObjectKey]()
+    refusing = RefusingClient(ForbiddenError(403, "Forbidden", "jobs is forbidden"))
+    watching = job_watch(harness, refusing, reported.append)
+    assert watching.ready_pods(job_set(active=1)) is None
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        await at_rest()
+        assert (reported, watching.ready_pods(job_set(active=1))) == ([KEY], {})
+        await harness.clock.advance(RECHECK_AFTER)
+        assert watching.ready_pods(job_set(active=1)) is None
+        assert started == ["informer of Job.batch"]
+        task.cancel()
 
 
 @pytest.fixture

@@ -3,7 +3,12 @@ from collections.abc import Mapping
 import pytest
 
 from kftrainer.api.trainjob import JobStatus, NodesStatus
-from kftrainer.controllers.trainjob.state import State, nodes_of, state_of
+from kftrainer.controllers.trainjob.state import (
+    State,
+    is_to_be_confirmed,
+    nodes_of,
+    state_of,
+)
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from tests.support.objects import Object
@@ -65,6 +70,28 @@ def test_trainjob_runs_once_all_pods_of_a_job_are_ready_and_while_one_is(
 ) -> None:
     found = None if ready is None else nodes(ready)
     assert state_of([], rows, found, present) == state
+
+
+@pytest.mark.parametrize(
+    ("before", "rows", "state"),
+    [
+        (nodes(4), [row(active=1)], "Running"),
+        (nodes(1), [row(active=1)], "Running"),
+        (nodes(0), [row(active=1)], "Pending"),  # confirmed
+        (nodes(4), [row()], "Pending"),
+        (nodes(1, desired=1), [row(active=1)], "Pending"),  # there are no other pods
+        (None, [row(active=1)], "Pending"),
+    ],
+)
+def test_trainjob_without_ready_nodes_runs_until_that_is_confirmed(
+    before: NodesStatus | None, rows: list[JobStatus], state: State
+) -> None:
+    """The status of the JobSet may arrive before the number of ready pods of the Job."""
+    desired = 4 if before is None else before.desired
+    now = nodes(0, desired)
+    assert state_of([], rows, now, "Running", before) == state
+    assert is_to_be_confirmed(state, rows, now) is (state == "Running")
+    assert not is_to_be_confirmed("Running", rows, nodes(1, desired))
 
 
 def job(name: str, pods: int, *, step: str | None = None, replicas: int = 1) -> Object:
