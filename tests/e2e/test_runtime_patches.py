@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import JOB, a_runtime, conditions_of
 from tests.support.managers import ManagerProcess
@@ -19,6 +20,7 @@ from tests.support.other_releases import KUEUE_ENTRY
 from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, Kubectl
 from tests.support.webhooks import admitting_manager
 
+CONFLICT = 409
 QUEUE = "kueue.x-k8s.io/manager"
 GATE = "kueue.x-k8s.io/topology"
 IN_PODS = ("nodeSelector", "tolerations", "schedulingGates")
@@ -68,9 +70,18 @@ ADMITTED = entry(
 
 async def put(ground: Ground, **spec: Any) -> Object:
     """Write the whole TrainJob as a Go client does, again if it was changed in between."""
-    stored = await ground.get("TrainJob")
-    new = deepcopy(stored) | {"spec": {**stored["spec"], **spec}}
-    return await ground.api.request("PUT", ground.path("TrainJob", JOB), body=new)
+
+    async def written() -> Object | None:
+        stored = await ground.get("TrainJob")
+        new = deepcopy(stored) | {"spec": {**stored["spec"], **spec}}
+        try:
+            return await ground.api.request("PUT", ground.path("TrainJob", JOB), body=new)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            return None
+
+    return await until(written, within=BY_THE_END, what="a write without a conflict")
 
 
 def patched_part(job_set: Object) -> Object:
@@ -89,7 +100,9 @@ async def until_patched(ground: Ground, wanted: Object, *, suspended: bool) -> O
     """Wait until the pods of the JobSet are as patched, and return the JobSet."""
 
     async def patched() -> Object | None:
-        found = await ground.get("JobSet")
+        found = await ground.find("JobSet")
+        if found is None:
+            return None
         is_so = patched_part(found) == wanted and bool(found["spec"].get("suspend")) is suspended
         return found if is_so else None
 
@@ -170,7 +183,7 @@ async def test_patches_of_kubectl_and_the_sdk_reach_the_pods(
     sdk = entry("trainer.kubeflow.org/kubeflow-sdk", nodeSelector={"kubernetes.io/os": "linux"})
     await ground.create_job(suspend=True, runtimePatches=[sdk])
     applied = train_job(JOB, runtimeRef={"name": "torch", "kind": "TrainingRuntime"})
-    applied["spec"]["runtimePatches"] = [LASTING]
+    applied["spec"]["runtimePatches"] = [entry("acme.io/tests", {"annotations": FOR_LONG})]
     file = tmp_path / "job.json"
     file.write_bytes(orjson.dumps(applied))
     await kubectl("apply", "--server-side", "--field-manager=kubectl", "-f", str(file))

@@ -218,5 +218,5 @@ async def test_kubectl_shows_the_events_of_a_job_that_waits_for_its_runtime(
     await ground.create(a_runtime("torch"))
     await kubectl("wait", "--for=condition=Complete", "trainjob/train", "--timeout=120s")
     [row] = (await kubectl("get", "tj", "train", "--no-headers")).splitlines()
-    assert row.split()[:4] == ["train", "Complete", "2", "torch"]
+    assert row.split()[:5] == ["train", "Complete", "2", "2", "torch"]
     assert summary(await ground.get("TrainJob")) == {"Complete": "True/AllJobsCompleted"}

@@ -222,7 +222,6 @@ async def test_missing_permission_is_reported_with_the_kinds(
     user = f"reader-of-runtimes-{namespace}"
     runtimes = ["trainingruntimes", "clustertrainingruntimes"]
     others = [
-        "controllerrevisions",
         "limitranges",
         "runtimeclasses",
         "priorityclasses",
@@ -231,8 +230,8 @@ async def test_missing_permission_is_reported_with_the_kinds(
     await bind(api, user, ["list", "watch"], [*runtimes, *others])
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
         "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, "
-        f'ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: User "{user}" cannot list '
-        'resource "trainjobs" in API group "trainer.kubeflow.org" at the cluster scope'
+        "ControllerRevision.apps, ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: "
+        f'User "{user}" cannot list resource "trainjobs" in API group "trainer.kubeflow.org" at the cluster scope'
     )
 
 

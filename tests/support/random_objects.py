@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,11 @@ def _malformed_train_job(rng: random.Random) -> Object:
         {"managedBy": rng.choice(("me", "kueue.x-k8s.io/multikueue"))},
         {"trainer": {"numProcPerNode": processes}},
         *(copy.deepcopy(case.spec) for case in UNSERVED if case.kind == "TrainJob"),
-        {"runtimePatches": rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))},
+        {
+            "runtimePatches": deepcopy(
+                rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))
+            )
+        },
         {"runtimePatches": copy.deepcopy([KUEUE_ADMISSION, SDK_PATCH])},
     ]
     return rng.choice(changes)

@@ -94,6 +94,14 @@ async def keep_a_job_set_again(ground: Ground) -> None:
 
     await until(has_two_events, within=BY_THE_END, what="an Event that happened twice")
     await ground.until_gone("ControllerRevision", unused)
+    await exceed_a_deadline(ground)
+
+
+async def exceed_a_deadline(ground: Ground) -> None:
+    """Make the manager delete the JobSet of a TrainJob that runs too long."""
+    await ground.create_job("overdue", activeDeadlineSeconds=5, **LASTING)
+    await ground.until_says("Failed", "DeadlineExceeded", name="overdue")
+    await ground.until_gone("JobSet", "overdue")
 
 
 async def recorded_revision(ground: Ground, name: str) -> str:

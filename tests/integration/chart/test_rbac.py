@@ -65,7 +65,7 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "trainingruntimes.trainer.kubeflow.org": {"get", *READ, "patch"},
         "clustertrainingruntimes.trainer.kubeflow.org": {"get", *READ, *WRITE, "delete"},
         "controllerrevisions.apps": {"get", *READ, "create", "delete"},
-        "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE},
+        "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE, "delete"},
         "resourceclaimtemplates.resource.k8s.io": READ,
         "jobs.batch": READ,
         "events": {*READ, *WRITE},

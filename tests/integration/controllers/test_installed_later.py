@@ -179,7 +179,8 @@ async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_retur
         await team.api.apply_crd(definitions["JobSet"])
         again = await team.until_there("JobSet", "running")
         recovered = await team.until_without("Blocked", "running")
-        assert recovered["status"] == {"jobSet": {"uid": again["metadata"]["uid"]}}
+        assert recovered["status"]["jobSet"] == {"uid": again["metadata"]["uid"]}
+        assert {"conditions", "jobsStatus"}.isdisjoint(recovered["status"])
         await team.job_set_says(COMPLETED, name="running")
         await team.until_says("Complete", COMPLETED["reason"], name="running")
         await team.touch(manager, "ended")

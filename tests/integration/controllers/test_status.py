@@ -111,6 +111,7 @@ async def test_terminal_jobset_condition_is_copied_with_message_and_time(
         "conditions": conditions,
         "jobsStatus": rows,
         "jobSet": job_set,
+        "runtimeRevision": job["status"]["runtimeRevision"],
         "state": kind,
         "nodes": {"ready": 1, "desired": 1},
     }

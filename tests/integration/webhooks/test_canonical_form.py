@@ -66,27 +66,27 @@ TRAINER: Object = {
 
 
 @pytest_asyncio.fixture
-async def namespace_with_runtime(person: Applicant, namespace: str) -> str:
-    await person.apply(placed(torch(), KIND, "torch", namespace))
+async def namespace_with_runtime(user: Applicant, namespace: str) -> str:
+    await user.apply(placed(torch(), KIND, "torch", namespace))
     return namespace
 
 
-async def created(person: Applicant, namespace: str, **spec: Any) -> Object:
+async def created(user: Applicant, namespace: str, **spec: Any) -> Object:
     """The TrainJob as it is stored."""
     job = job_on(KIND, "torch", namespace, **deepcopy({**FROM_CLIENTS, **spec}))
 
     async def stored() -> Object | None:
-        outcome = await person.create(job)
+        outcome = await user.create(job)
         assert outcome.status in (201, 403), outcome
-        return await person.get(job)
+        return await user.get(job)
 
     return await until(stored, within=30.0, what="the runtime being cached")
 
 
 async def test_job_is_stored_in_canonical_form(
-    person: Applicant, namespace_with_runtime: str
+    user: Applicant, namespace_with_runtime: str
 ) -> None:
-    spec = (await created(person, namespace_with_runtime))["spec"]
+    spec = (await created(user, namespace_with_runtime))["spec"]
     [patch] = spec["runtimePatches"]
     assert patch.pop("time").endswith("Z")
     assert patch == KUEUE_ENTRY
@@ -95,30 +95,30 @@ async def test_job_is_stored_in_canonical_form(
 
 
 async def test_job_that_a_go_client_writes_back_is_unchanged(
-    person: Applicant, namespace_with_runtime: str
+    user: Applicant, namespace_with_runtime: str
 ) -> None:
-    stored = await created(person, namespace_with_runtime)
-    outcome = await person.replace_now(stored, written_by_go)
+    stored = await created(user, namespace_with_runtime)
+    outcome = await user.replace_now(stored, written_by_go)
     assert outcome.status == 200, outcome
-    after = await person.read(stored)
+    after = await user.read(stored)
     assert (after["metadata"]["generation"], after["spec"]) == (1, stored["spec"])
 
 
 async def test_applying_the_same_manifest_again_changes_nothing(
-    person: Applicant, namespace_with_runtime: str
+    user: Applicant, namespace_with_runtime: str
 ) -> None:
-    stored = await created(person, namespace_with_runtime)
+    stored = await created(user, namespace_with_runtime)
     job = job_on(KIND, "torch", namespace_with_runtime, **deepcopy(FROM_CLIENTS))
     for _ in range(2):  # the first apply adds a field manager
-        assert (await person.apply(job)).status == 200
-    after = await person.read(stored)
+        assert (await user.apply(job)).status == 200
+    after = await user.read(stored)
     assert (after["metadata"]["generation"], after["spec"]) == (1, stored["spec"])
 
 
 async def test_kueue_admits_a_job_with_its_patch(
-    person: Applicant, namespace_with_runtime: str
+    user: Applicant, namespace_with_runtime: str
 ) -> None:
-    stored = await created(person, namespace_with_runtime)
+    stored = await created(user, namespace_with_runtime)
     pod = {"spec": {"nodeSelector": {"pool": "a"}, "tolerations": []}}
     job = {"name": "node", "template": {"spec": {"template": pod}}}
 
@@ -129,26 +129,26 @@ async def test_kueue_admits_a_job_with_its_patch(
         entry["time"] = "2020-01-01T00:00:00Z"
         return written
 
-    assert (await person.replace_now(stored, admitted)).status == 200
-    [now] = (await person.read(stored))["spec"]["runtimePatches"]
+    assert (await user.replace_now(stored, admitted)).status == 200
+    [now] = (await user.read(stored))["spec"]["runtimePatches"]
     assert now["time"] >= stored["spec"]["runtimePatches"][0]["time"]
     [changed] = now["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     assert changed["template"]["spec"]["template"] == {"spec": {"nodeSelector": {"pool": "a"}}}
     # Resumed, with another time: the patch is the same.
-    await person.patch(stored, {"spec": {"suspend": False}})
-    assert (await person.replace_now(stored, admitted)).status == 200
-    assert (await person.read(stored))["spec"]["runtimePatches"] == [now]
+    await user.patch(stored, {"spec": {"suspend": False}})
+    assert (await user.replace_now(stored, admitted)).status == 200
+    assert (await user.read(stored))["spec"]["runtimePatches"] == [now]
 
 
 async def test_jobs_beyond_a_limit_are_rejected_by_the_validator(
-    person: Applicant, namespace_with_runtime: str
+    user: Applicant, namespace_with_runtime: str
 ) -> None:
     annotations = {f"a{number}": "x" * 1000 for number in range(256)}
     large = job_on(KIND, "torch", namespace_with_runtime, annotations=annotations, labels={})
     large["spec"]["podTemplateOverrides"] = [
         {"targetJobs": [{"name": "node"}], "metadata": {"annotations": {"a": "x" * 10_000}}}
     ]
-    outcome = await person.create(large)
+    outcome = await user.create(large)
     assert outcome.status == 403
     assert "may not be more than 262144 bytes as JSON" in outcome.message
 
@@ -168,7 +168,7 @@ def mutated(manifest: Manifest) -> Manifest:
 
 
 async def test_schema_errors_are_those_found_offline(
-    person: Applicant, plane: ControlPlane, namespace: str
+    user: Applicant, plane: ControlPlane, namespace: str
 ) -> None:
     connection = await load_connection(plane.kubeconfig)
     differences, statuses = [], set()

@@ -66,6 +66,9 @@ def patch(
     return {"runtimePatches": [patch]}
 
 
+OTHER_ENV = [{"name": "OWN", "value": "1"}]
+
+
 def injecting(*names: str) -> Object:
     """A runtime with a container `side`, which injects the environment of torchrun into these."""
     containers = [{"name": "node", "image": "trainer"}, {"name": "side", "image": "side"}]
@@ -327,7 +330,7 @@ TRAINERS = (
     JobCase(
         "torch-reserved-env",
         {"podTemplateOverrides": override(spec={"containers": [SIDE_ENV]})},
-        {"podTemplateOverrides": override(spec={"containers": [{**SIDE_ENV, "env": []}]})},
+        {"podTemplateOverrides": override(spec={"containers": [{**SIDE_ENV, "env": OTHER_ENV}]})},
         'spec.podTemplateOverrides[0].spec.containers[0].env: Invalid value: ["PET_NNODES"]: must '
         "not have reserved envs, invalid envs configured: [PET_NNODES]",
         injecting("side"),
