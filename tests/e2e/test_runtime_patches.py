@@ -13,7 +13,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import JOB, a_runtime, conditions_of
+from tests.integration.controllers.team import JOB, MERGE, a_runtime, conditions_of
 from tests.support.managers import ManagerProcess
 from tests.support.objects import train_job
 from tests.support.other_releases import KUEUE_ENTRY
@@ -130,7 +130,7 @@ async def test_queue_admits_evicts_and_admits_again(
     admitted = deepcopy(ADMITTED)
     [job] = admitted["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     del job["template"]["spec"]["template"]["spec"]["schedulingGates"]
-    for flavor, wanted in ((ADMITTED, OF_QUEUE), (admitted, ungated)):
+    for flavor, wanted in ((admitted, ungated), (ADMITTED, OF_QUEUE)):
         patches = [flavor, LASTING]
         if steps == 1:
             await put(ground, runtimePatches=patches, suspend=False)
@@ -140,14 +140,19 @@ async def test_queue_admits_evicts_and_admits_again(
             await ground.suspend(suspend=False)
         job_set = await until_patched(ground, wanted, suspended=False)
         assert job_set["metadata"]["uid"] == before["metadata"]["uid"]
-        if flavor is admitted:
-            break
         await until_pods(ground, 1)
+        if flavor is ADMITTED:
+            break
         await ground.suspend(suspend=True)
         await ground.until_left(JOB, ["Pod"])
         await until_inactive(ground)
         await put(ground, runtimePatches=[KUEUE_ENTRY, LASTING])
         await until_patched(ground, PLAIN, suspended=True)
+    [gated] = await ground.pods(JOB)
+    assert gated["spec"]["schedulingGates"] == [{"name": GATE}]
+    path = f"/api/v1/namespaces/{ground.namespace}/pods/{gated['metadata']['name']}"
+    body = {"spec": {"schedulingGates": None}}
+    await ground.api.request("PATCH", path, body=body, content_type=MERGE)
     [pod] = await ground.until_running(JOB, 1)
     assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "node"
     assert pod["spec"]["nodeSelector"]["kubernetes.io/os"] == "linux"

@@ -231,7 +231,8 @@ async def test_missing_permission_is_reported_with_the_kinds(
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
         "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, "
         "ControllerRevision.apps, ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: "
-        f'User "{user}" cannot list resource "trainjobs" in API group "trainer.kubeflow.org" at the cluster scope'
+        f'User "{user}" cannot list resource "trainjobs" in API group '
+        '"trainer.kubeflow.org" at the cluster scope'
     )
 
 
