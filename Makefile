@@ -37,7 +37,7 @@ test-e2e: $(READY)  ## Run the end-to-end tests on a complete control plane
 SDKS := 0.1.0 0.3.1 0.4.1 0.5.0
 TYPES_0.1.0 := kubeflow-trainer-api==2.0.1
 .PHONY: test-clients
-test-clients: $(READY) $(SDKS:%=.clientsenv/%/.ready)  ## Test released Kubeflow SDKs from PyPI on a complete control plane
+test-clients: $(READY) $(SDKS:%=.clientsenv/%/.ready)  ## Test released Kubeflow SDKs and Kueue on a complete control plane
 	@$(BIN)/pytest tests/clients $(FLAGS)
 .clientsenv/%/.ready:
 	@echo "installing the Kubeflow SDK $* …"

@@ -12,9 +12,10 @@ from kftrainer.devcluster.artifacts import binaries, manifests
 from kftrainer.devcluster.artifacts.versions import BINARIES, MANIFESTS
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.progress import Progress
-from tests.support.upstream_chart import CHART, RUNTIMES
+from tests.support.upstream_chart import CHART
+from tests.support.upstream_manifests import RELEASES
 
-WANTED_MANIFESTS = (*MANIFESTS, CHART, RUNTIMES)
+WANTED_MANIFESTS = (*MANIFESTS, CHART, *RELEASES.values())
 
 
 async def gather() -> None:

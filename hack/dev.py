@@ -41,6 +41,7 @@ SERVERS_OFF = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0"
 SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMESPACE
 FIELD_MANAGER = "make-dev"
 WEBHOOKS = ("validatingwebhookconfiguration", registration.CONFIGURATION)
+DEFAULTERS = ("mutatingwebhookconfiguration", registration.MUTATING_CONFIGURATION)
 BRIEFLY = "--request-timeout=5s"
 
 
@@ -93,16 +94,17 @@ def only_manager(name: str, cache: Path) -> Iterator[None]:
 
 def reject_foreign_webhook(kubectl: Kubectl) -> None:
     """Raise DevClusterError if another client, such as Helm, has registered the webhook."""
-    found = kubectl.read(*WEBHOOKS, "--show-managed-fields")
-    managers = sorted({each["manager"] for each in _managed_fields(found)})
-    if found is not None and FIELD_MANAGER not in managers:
-        delete = shlex.join(["kubectl", *kubectl.argv("delete", *WEBHOOKS)[1:]])
-        raise DevClusterError(
-            f"The cluster already has the webhook configuration {registration.CONFIGURATION}, "
-            f"written by {', '.join(managers) or 'an unknown client'}: uninstall that operator "
-            f"or run `{delete}`, or start a control plane of your own with "
-            f"`make dev NAME=another-name`."
-        )
+    for configuration in (WEBHOOKS, DEFAULTERS):
+        found = kubectl.read(*configuration, "--show-managed-fields")
+        managers = sorted({each["manager"] for each in _managed_fields(found)})
+        if found is not None and FIELD_MANAGER not in managers:
+            delete = shlex.join(["kubectl", *kubectl.argv("delete", *configuration)[1:]])
+            raise DevClusterError(
+                f"The cluster already has the webhook configuration {configuration[1]}, "
+                f"written by {', '.join(managers) or 'an unknown client'}: uninstall that operator "
+                f"or run `{delete}`, or start a control plane of your own with "
+                f"`make dev NAME=another-name`."
+            )
 
 
 def _managed_fields(found: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -131,7 +133,7 @@ def registered(kubectl: Kubectl, port: int) -> Iterator[None]:
         yield
     finally:
         if _port(kubectl.read(*WEBHOOKS)) == port:
-            for each in (WEBHOOKS, ("service", "-n", NAMESPACE, SERVICE)):
+            for each in (WEBHOOKS, DEFAULTERS, ("service", "-n", NAMESPACE, SERVICE)):
                 command = kubectl.argv("delete", *each, "--ignore-not-found", BRIEFLY)
                 subprocess.run(command, check=False, capture_output=True)
 

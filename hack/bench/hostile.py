@@ -76,6 +76,15 @@ KNOWN: Mapping[str, Attack] = {
     ),
     "4k containers with resources": Attack(containers=4_000, resources=2, quantities=1),
     "100 overrides of 100 jobs": Attack(jobs=100, overrides=100, targets=100, override_labels=1),
+    "16 patches of 100 jobs": Attack(
+        jobs=100, overrides=16, targets=100, override_labels=1, patched=1
+    ),
+    "16 patches of 100 jobs, update": Attack(
+        jobs=100, overrides=16, targets=100, override_volumes=1, patched=1, update=2, state=1
+    ),
+    "16 patches with long lists": Attack(
+        overrides=16, override_volumes=128, override_annotations=4, patched=1, update=2
+    ),
 }
 # The worst that earlier searches found: each search starts with them.
 FOUND: Sequence[Attack] = (

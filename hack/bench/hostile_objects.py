@@ -84,6 +84,7 @@ class Attack:
     sources: int = 0  # 1: other kinds of env and volumes in every second override
     directives: int = 0  # 1: $setElementOrder, 2: $patch: delete, 3: $retainKeys, 4: null
     legacy: int = 0  # 1: podSpecOverrides
+    patched: int = 0  # 1: runtimePatches instead of overrides
     state: int = 0  # 1: there is a JobSet, 2: one with active jobs, 3: the TrainJob has finished
 
 
@@ -101,6 +102,7 @@ CHOICES = {
     "sources": 2,
     "directives": 5,
     "legacy": 2,
+    "patched": 2,
     "state": 4,
 }
 _NAMES = tuple(field.name for field in fields(Attack))
@@ -283,6 +285,23 @@ def _largest(
     return scaled(low)
 
 
+def _patch_of(index: int, override: Object) -> Object:
+    """Return a runtime patch that does what the override does."""
+    targets, metadata = override["targetJobs"], override.get("metadata")
+    rest = {key: each for key, each in override.items() if key not in ("targetJobs", "metadata")}
+    pods = {"metadata": metadata or {}, "spec": override.get("spec", rest)}
+    jobs = [
+        {"name": each["name"] if isinstance(each, dict) else each, "template": _pods_in_job(pods)}
+        for each in targets
+    ]
+    template = {"metadata": metadata or {}, "spec": {"replicatedJobs": jobs}}
+    return {"manager": f"acme.io/{index}", "trainingRuntimeSpec": {"template": template}}
+
+
+def _pods_in_job(pods: Object) -> Object:
+    return {"metadata": pods["metadata"], "spec": {"template": pods}}
+
+
 class _Maker:
     """Builds one set of objects: numbers in it are all different."""
 
@@ -347,6 +366,9 @@ class _Maker:
             "annotations": self._labels(attack.job_annotations, attack.long_texts),
             field: [self._override(index) for index in range(attack.overrides)],
         }
+        if attack.patched:
+            overrides = spec.pop(field)
+            spec["runtimePatches"] = [_patch_of(*each) for each in enumerate(overrides)]
         if attack.initializer_env:
             env = {"env": self._env(attack.initializer_env)}
             spec["initializer"] = {"dataset": {"storageUri": "hf://x", **env}}

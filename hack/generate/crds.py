@@ -12,8 +12,9 @@ from kftrainer.api.trainjob import TrainJob
 TRUE_CONDITION = '.status.conditions[?(@.status=="True")]'
 AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 TRAINJOB_COLUMNS: list[dict[str, Any]] = [
-    {"name": "State", "type": "string", "jsonPath": f"{TRUE_CONDITION}.type"},
-    {"name": "Nodes", "type": "integer", "jsonPath": ".spec.trainer.numNodes"},
+    {"name": "State", "type": "string", "jsonPath": ".status.state"},
+    {"name": "Ready", "type": "integer", "jsonPath": ".status.nodes.ready"},
+    {"name": "Nodes", "type": "integer", "jsonPath": ".status.nodes.desired"},
     {"name": "Runtime", "type": "string", "jsonPath": ".spec.runtimeRef.name"},
     AGE,
     {"name": "Reason", "type": "string", "jsonPath": f"{TRUE_CONDITION}.reason", "priority": 1},

@@ -194,7 +194,7 @@ def _unwrap(annotation: Any, markers: Sequence[Any]) -> tuple[Any, list[Any]]:
 def _embedded(annotation: Any, markers: Sequence[Any], library: Library) -> Schema | None:
     for marker in markers:
         if isinstance(marker, SchemaOf):
-            return of_model(marker.model, library)
+            return _listed(annotation, of_model(marker.model, library))
         if isinstance(marker, Embedded):
             return _listed(annotation, library.find(marker.path))
         if isinstance(marker, AnyFields):

@@ -71,6 +71,7 @@ from tests.support.trainjobs import (
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
     MERGE,
+    MUTATING_PATH,
     SECRET_PATH,
     applicant_with,
     wait_called,
@@ -205,9 +206,9 @@ async def test_lost_certificate_is_recreated(
 
 
 async def bundles(api: ApiClient) -> set[str]:
-    """The CA bundles that the API server trusts when it calls the webhook."""
-    found = await api.get(CONFIGURATION_PATH)
-    return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
+    """The CA bundles that the API server trusts when it calls the webhooks."""
+    found = [await api.get(path) for path in (CONFIGURATION_PATH, MUTATING_PATH)]
+    return {each["clientConfig"]["caBundle"] for both in found for each in both["webhooks"]}
 
 
 async def test_suspended_job_resumes_with_the_same_job_set(ground: Ground) -> None:
@@ -404,6 +405,7 @@ async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiC
         printed = await run_as_kubelet(installed.cluster, api, check)
     assert "Phase:          Succeeded" in testing.result()
     assert "rejects an invalid TrainJob" in printed
+    assert "changes TrainJobs to their stored form" in printed
     assert all(name in printed for name in RUNTIMES)
 
 

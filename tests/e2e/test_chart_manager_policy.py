@@ -20,7 +20,7 @@ from kftrainer.devcluster.waiting import until
 from tests.support.installations import CRDS, GROUP, KINDS, MANAGER
 from tests.support.objects import API, COLLECTIONS, runtime, train_job
 from tests.support.releases import NAME, NAMESPACE, Release, token
-from tests.support.webhooks import APPLY, CONFIGURATION_PATH, MERGE, SECRET_PATH
+from tests.support.webhooks import APPLY, CONFIGURATION_PATH, MERGE, MUTATING_PATH, SECRET_PATH
 
 WITHIN = 30.0
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -36,6 +36,7 @@ OWNER = {
     "blockOwnerDeletion": True,
 }
 OTHER_OWNER = {**OWNER, "name": "other", "uid": "0f8fad5b-d9cb-469f-a165-70867728950e"}
+REVISION_LABEL = {"trainer.kubeflow.org/runtime-kind": "TrainingRuntime"}
 POD_GROUPS = ("scheduling.x-k8s.io/v1alpha1", "scheduling.volcano.sh/v1beta1")
 
 
@@ -123,16 +124,15 @@ def secret_readings(here: str) -> dict[str, Attempt]:
 
 def object_attacks(here: str) -> dict[str, Attempt]:
     config_map = core("kube-system", "configmaps", "theirs")
-    job_set = {**JOB_SET, "metadata": {"name": "a"}}
-    owned_job_set = {**JOB_SET, "metadata": {"name": "a", "ownerReferences": [OWNER]}}
     return {
         "ConfigMap changed": patched(config_map, {"data": {"a": "b"}}),
         "ConfigMap taken over": patched(config_map, {"metadata": {"ownerReferences": [OWNER]}}),
         "ConfigMap of the cluster": created(
             "kube-system", an_object("v1", "ConfigMap", "aws-auth", OWNER), "configmaps"
         ),
-        "JobSet without a TrainJob": created(here, job_set, "jobsets"),
-        "JobSet of the cluster": created("kube-system", owned_job_set, "jobsets"),
+        "JobSet without a TrainJob": created(here, job_set("a"), "jobsets"),
+        "JobSet of the cluster": created("kube-system", job_set("a", OWNER), "jobsets"),
+        "foreign JobSet deleted": Attempt("DELETE", job_set_path(here, "theirs")),
         **{
             f"gang without a TrainJob, {version}": created(
                 here, an_object(version, "PodGroup", "a", spec={"minMember": 1}), "podgroups"
@@ -140,6 +140,16 @@ def object_attacks(here: str) -> dict[str, Attempt]:
             for version in POD_GROUPS
         },
     }
+
+
+def job_set_path(namespace: str, name: str) -> str:
+    return f"/apis/{JOB_SET['apiVersion']}/namespaces/{namespace}/jobsets/{name}"
+
+
+def job_set(name: str, *owners: Object) -> Object:
+    """Return a suspended JobSet."""
+    spec = {**JOB_SET["spec"], "suspend": True}
+    return an_object(JOB_SET["apiVersion"], "JobSet", name, *owners, spec=spec)
 
 
 def runtime_attacks(here: str) -> dict[str, Attempt]:
@@ -156,6 +166,24 @@ def runtime_attacks(here: str) -> dict[str, Attempt]:
         "shared runtime created": Attempt(
             "POST", COLLECTIONS["ClusterTrainingRuntime"], unlabelled
         ),
+    }
+
+
+def revision(name: str, *owners: Object, **labels: str) -> Object:
+    metadata = {"labels": labels} if labels else {}
+    more = {"revision": 1, "data": {"spec": {}}}
+    return an_object("apps/v1", "ControllerRevision", name, *owners, metadata=metadata, **more)
+
+
+def revision_attacks(here: str) -> dict[str, Attempt]:
+    history = f"/apis/apps/v1/namespaces/{here}/controllerrevisions/theirs"
+    stateful_set = {**OWNER, "apiVersion": "apps/v1", "kind": "StatefulSet"}
+    return {
+        "history of a StatefulSet deleted": Attempt("DELETE", history),
+        "history of a StatefulSet created": created(
+            here, revision("a", stateful_set, **REVISION_LABEL), "controllerrevisions"
+        ),
+        "revision without the label": created(here, revision("a"), "controllerrevisions"),
     }
 
 
@@ -203,7 +231,8 @@ def rewritten(configuration: Object, change: Object) -> Attempt:
 
 
 def updated(configuration: Object) -> Attempt:
-    return Attempt("PUT", CONFIGURATION_PATH, configuration)
+    is_mutating = configuration["kind"].startswith("Mutating")
+    return Attempt("PUT", MUTATING_PATH if is_mutating else CONFIGURATION_PATH, configuration)
 
 
 def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str, Attempt]:
@@ -219,9 +248,8 @@ def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str,
         "keys": created(here, secret("a", OWNER, **SSH_KEYS)),
         "keys read": patched(core(here, "secrets", "keys"), {}),
         "hostfile": created(here, an_object("v1", "ConfigMap", "a", OWNER), "configmaps"),
-        "JobSet": created(
-            here, {**JOB_SET, "metadata": {"name": "a", "ownerReferences": [OWNER]}}, "jobsets"
-        ),
+        "JobSet": created(here, job_set("a", OWNER), "jobsets"),
+        "JobSet deleted": Attempt("DELETE", job_set_path(here, "ours")),
         **{
             f"gang, {version}": created(
                 here, an_object(version, "PodGroup", "a", OWNER, spec={"minMember": 1}), "podgroups"
@@ -233,6 +261,10 @@ def ordinary(here: str, configuration: Object, certificate: Object) -> dict[str,
         "finalizer": patched(f"{COLLECTIONS['TrainingRuntime'].format(here)}/theirs", finalizers),
         "shared finalizer": patched(f"{shared}/theirs", finalizers),
         "shipped runtime": Attempt("POST", shared, shipped),
+        "revision": created(here, revision("a", **REVISION_LABEL), "controllerrevisions"),
+        "revision deleted": Attempt(
+            "DELETE", f"/apis/apps/v1/namespaces/{here}/controllerrevisions/unused"
+        ),
     }
 
 
@@ -280,20 +312,31 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     await api.create(with_namespace(secret("theirs", type="Opaque"), namespace))
     await api.create(with_namespace(an_object("v1", "ConfigMap", "theirs"), "kube-system"))
     await api.create(with_namespace(runtime("theirs"), namespace))
+    await api.create(with_namespace(revision("theirs"), namespace))
+    await api.create(with_namespace(revision("unused", **REVISION_LABEL), namespace))
     # The owner exists, or else the garbage collector would delete the Secret.
     reference = {"name": "theirs", "kind": "TrainingRuntime"}
     job = train_job(OWNER["name"], runtimeRef=reference, suspend=True)
     owner = {**OWNER, "uid": (await api.create(with_namespace(job, namespace)))["metadata"]["uid"]}
     await api.create(with_namespace(secret("keys", owner, **SSH_KEYS), namespace))
+    await api.create(with_namespace(job_set("theirs"), namespace))
+    await api.create(with_namespace(job_set("ours", owner), namespace))
     await api.create(runtime("theirs", "ClusterTrainingRuntime"))
     configuration, certificate = await api.get(CONFIGURATION_PATH), await api.get(SECRET_PATH)
+    mutating = await api.get(MUTATING_PATH)
     attacks = {
         **secret_attacks(namespace),
         **object_attacks(namespace),
         **runtime_attacks(namespace),
+        **revision_attacks(namespace),
         **webhook_attacks(configuration),
+        **{f"mutating {name}": each for name, each in webhook_attacks(mutating).items()},
+        "mutating webhook's reinvocationPolicy": rewritten(
+            mutating, {"reinvocationPolicy": "Never"}
+        ),
     }
     work = ordinary(namespace, configuration, certificate)
+    work["trust in the mutating webhook"] = ordinary(namespace, mutating, certificate)["trust"]
     try:
         async with manager_of(control_plane, api) as manager:
             # RBAC alone: all of it succeeds.
@@ -326,7 +369,7 @@ async def until_checked_without_warnings(api: ApiClient) -> None:
         return ours if all("typeChecking" in each.get("status", {}) for each in ours) else None
 
     policies = await until(checked, within=WITHIN, what="the policies being checked")
-    assert [each["status"]["typeChecking"] for each in policies] == [{}] * 3
+    assert [each["status"]["typeChecking"] for each in policies] == [{}] * 4
 
 
 def by_policy(denial: str) -> bool:

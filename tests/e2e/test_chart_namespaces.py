@@ -14,7 +14,7 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, finalizers
 from tests.support.audit import permissions_of, refused
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
-from tests.support.objects import COLLECTIONS, runtime, train_job
+from tests.support.objects import COLLECTIONS, DEFAULT_STATUS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
 from tests.support.scenarios import keep_a_job_set_again
 from tests.support.trainjobs import BY_THE_END, Ground, summary
@@ -49,7 +49,7 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
             await ground.create(runtime("own"))
             await ground.create_job("first", runtime="own")
         assert summary(await here.until_ended("first")) == {"Complete": "True/AllJobsCompleted"}
-        assert "status" not in await elsewhere.get("TrainJob", "first")
+        assert (await elsewhere.get("TrainJob", "first"))["status"] == DEFAULT_STATUS
         await delete_trainjob(here)
         await query_metrics(api, ports[0])
 

@@ -36,7 +36,7 @@ from tests.support.objects import API, runtime, train_job
 from tests.support.releases import CHART, NAME, NAMESPACE, HelmError, Release
 from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
 from tests.support.upstream_chart import upstream_chart, upstream_runtimes
-from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH
+from tests.support.webhooks import CONFIGURATION_PATH, MERGE, MUTATING_PATH, SECRET_PATH
 
 LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 SHIPPED = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
@@ -77,9 +77,11 @@ def older_chart(folder: Path) -> Path:
     """The chart as an earlier release might have been.
 
     It knows less of TrainJobs, ships a runtime more and another `plain`, and configures otherwise.
+    It has no mutating webhook.
     """
     chart = folder / "older"
     shutil.copytree(CHART, chart)
+    (chart / "templates" / "webhook" / "mutating.yaml").unlink()
     now = yaml.safe_load((chart / "Chart.yaml").read_text())["version"]
     edit(chart / "Chart.yaml", (f"\nversion: {now}", "\nversion: 0.0.9"))
     edit(chart / "values.yaml", ("burst: 100", "burst: 90"), ("tag: 3.13-slim", "tag: 3.12-slim"))
@@ -159,9 +161,9 @@ def image_of(runtime: Object) -> str:
     return image
 
 
-async def bundles(api: ApiClient) -> set[str]:
-    """The CA bundles that the API server trusts when it calls the webhook."""
-    found = await api.get(CONFIGURATION_PATH)
+async def bundles(api: ApiClient, path: str = CONFIGURATION_PATH) -> set[str]:
+    """The CA bundles that the API server trusts when it calls the webhooks."""
+    found = await api.get(path)
     return {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
 
 
@@ -232,13 +234,17 @@ async def test_an_upgrade_and_a_rollback(
             len(updated_crd["additionalPrinterColumns"])
             == len(old_crd["additionalPrinterColumns"]) + 1
         )
+        # The API server may call the new webhook already, and replicas of both releases.
+        await ground.create_job("between", runtimeRef=OF_PLAIN, suspend=True)
         async with replicas(chart_cluster, [new], other_ports=[old]):
+            assert await bundles(api, MUTATING_PATH) == trusted
             await before.stop()
             await until_shipped(api, gone=["retired", "mlx-distributed"])
             await until_image(api, "plain", ":3.13-slim")
             assert await parts(ground) == long_job
 
     await release("rollback", NAME)
+    assert await api.get_or_none(MUTATING_PATH) is None
     assert await bundles(api) == trusted
     assert await called_tokens(api) == in_path
     assert (await crd(api))["additionalPrinterColumns"] == old_crd["additionalPrinterColumns"]
@@ -261,7 +267,7 @@ async def test_uninstall_keeps_user_objects_by_default(
         await until_shipped(api, "plain", "torch-distributed")
         long_job = await start_long_job(ground)
     await release.uninstall()
-    for path in (DEPLOYMENT, CONFIGURATION_PATH, SECRET_PATH):
+    for path in (DEPLOYMENT, CONFIGURATION_PATH, MUTATING_PATH, SECRET_PATH):
         assert await api.get_or_none(path) is None
     await until_shipped(api, "plain", "torch-distributed")
     assert await parts(ground) == long_job

@@ -20,7 +20,7 @@ from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 from tests.support.objects import train_job
-from tests.support.webhooks import MERGE, SECRET_PATH
+from tests.support.webhooks import MERGE, MUTATING_PATH, SECRET_PATH
 
 ROOT = Path(__file__).parents[2]
 WEBHOOK = (
@@ -85,6 +85,7 @@ async def dev(
         place.lock.release()
         for path in (
             WEBHOOK,
+            MUTATING_PATH,
             SERVICE,
             RUNTIME,
             SECRET_PATH,
@@ -103,7 +104,7 @@ async def leave_service_of_another_client(api: ApiClient) -> None:
         SERVICE.rpartition("/")[2], DEFAULT_NAMESPACE, host=LOOPBACK, port=1, required=False
     )
     for each in other_objects:
-        if each["kind"] != "ValidatingWebhookConfiguration":
+        if not each["kind"].endswith("WebhookConfiguration"):
             await api.apply(each)
 
 
@@ -131,6 +132,7 @@ async def test_second_make_dev_is_refused_and_the_first_keeps_validating(
             _, log = await first.communicate()
         assert first.returncode == 0, log.decode()
     assert await api.get_or_none(WEBHOOK) is None
+    assert await api.get_or_none(MUTATING_PATH) is None
     assert await api.get_or_none(SERVICE) is None
 
 

@@ -131,8 +131,9 @@ def discovers_ours(request: ProxiedRequest) -> bool:
 
 async def bind(api: ApiClient, user: str, verbs: Sequence[str], resources: Sequence[str]) -> None:
     """Let the user do this with the resources, everywhere."""
-    ours = ["trainer.kubeflow.org", "jobset.x-k8s.io", "node.k8s.io", "scheduling.k8s.io"]
-    groups = ["", "coordination.k8s.io", *ours]
+    ours = ["trainer.kubeflow.org", "jobset.x-k8s.io"]
+    theirs = ["node.k8s.io", "scheduling.k8s.io", "resource.k8s.io"]
+    groups = ["", "coordination.k8s.io", *ours, *theirs]
     rule = {"apiGroups": groups, "resources": [*resources], "verbs": [*verbs]}
     api_version, metadata = "rbac.authorization.k8s.io/v1", {"name": user}
     await api.create(
@@ -220,12 +221,18 @@ async def test_missing_permission_is_reported_with_the_kinds(
 ) -> None:
     user = f"reader-of-runtimes-{namespace}"
     runtimes = ["trainingruntimes", "clustertrainingruntimes"]
-    others = ["limitranges", "runtimeclasses", "priorityclasses"]
+    others = [
+        "limitranges",
+        "runtimeclasses",
+        "priorityclasses",
+        "resourceclaimtemplates",
+    ]
     await bind(api, user, ["list", "watch"], [*runtimes, *others])
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
         "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, "
-        f'ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: User "{user}" cannot list '
-        'resource "trainjobs" in API group "trainer.kubeflow.org" at the cluster scope'
+        "ControllerRevision.apps, ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: "
+        f'User "{user}" cannot list resource "trainjobs" in API group '
+        '"trainer.kubeflow.org" at the cluster scope'
     )
 
 

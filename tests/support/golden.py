@@ -1,7 +1,8 @@
 """Golden cases: input documents and the complete objects of their plan.
 
-`original` holds what Kubeflow Trainer 2.1 did, and is never changed: where we do better, the case
-has a file `.fixed.yaml` beside it that names the defect. `own` holds cases of ours.
+`original` holds what Kubeflow Trainer 2.1 did, `v2.3` what release 2.3 did. They are never changed:
+where we do better, the case has a file `.fixed.yaml` beside it that names the defect. `own` holds
+cases of ours.
 """
 
 import copy

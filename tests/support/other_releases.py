@@ -9,7 +9,6 @@ import yaml
 from kftrainer.cli.commands import crds
 from tests.support.objects import Object, runtime, train_job
 
-PATCHES = "spec.runtimePatches[0].trainingRuntimeSpec.template"
 # Added to every TrainJob by the webhook of Kueue 0.17 and later.
 KUEUE_ENTRY: Object = {
     "manager": "kueue.x-k8s.io/manager",
@@ -83,44 +82,11 @@ class Unserved:
         return self.path
 
 
-def _patch(**template: Any) -> Object:
-    patch = {"manager": "acme.io/tuner", "trainingRuntimeSpec": {"template": template}}
-    return {"runtimePatches": [patch]}
-
-
 def _policy(**policy: Any) -> Object:
     return {"mlPolicy": policy}
 
 
-TARGETS = {"targets": [{"jobName": "node", "containerNames": ["sidecar"]}]}
-CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
-PATCH_NAME = "runtimePatches (Kubeflow Trainer 2.2) is not supported: use spec."
 UNSERVED = (
-    Unserved(
-        "TrainJob",
-        {"runtimePatches": [SDK_PATCH]},
-        f"{PATCHES}.spec.replicatedJobs",
-        f"{PATCH_NAME}podTemplateOverrides",
-    ),
-    Unserved(
-        "TrainJob",
-        _patch(metadata={"labels": {"team": "a"}}),
-        f"{PATCHES}.metadata",
-        f"{PATCH_NAME}labels and spec.annotations",
-    ),
-    Unserved(
-        "TrainJob",
-        {"activeDeadlineSeconds": 600},
-        "spec.activeDeadlineSeconds",
-        "activeDeadlineSeconds (Kubeflow Trainer 2.2) is not supported: set activeDeadlineSeconds "
-        "in the Job templates of the runtime",
-    ),
-    Unserved(
-        "TrainJob",
-        {"trainer": {"resourceClaimsPerNode": CLAIMS}},
-        "spec.trainer.resourceClaimsPerNode",
-        "resourceClaimsPerNode (Kubeflow Trainer 2.4) is not supported",
-    ),
     *(
         Unserved("TrainingRuntime", _policy(**policy), f"spec.mlPolicy.{path}", named)
         for policy, path, named in (
@@ -130,11 +96,6 @@ UNSERVED = (
                 {"flux": {"numProcPerNode": 2}},
                 "flux",
                 "flux (Kubeflow Trainer 2.2) is not supported: use spec.mlPolicy.mpi",
-            ),
-            (
-                {"torch": {"envInjection": TARGETS}},
-                "torch.envInjection",
-                "envInjection (Kubeflow Trainer 2.3) is not supported",
             ),
             (
                 {"torch": {"elasticPolicy": {"minNodes": 1, "maxNodes": 4}}},

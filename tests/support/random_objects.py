@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.metadata import METADATA
 from tests.support.golden import CASES, read
 from tests.support.objects import Object, replicated_job, runtime, train_job
-from tests.support.other_releases import KUEUE_ENTRY, UNSERVED
+from tests.support.other_releases import KUEUE_ADMISSION, KUEUE_ENTRY, SDK_PATCH, UNSERVED
 from tests.support.runtimes import SHIPPED
 
 DEMO = Path(__file__).parent.parent.parent / "hack" / "demo"
@@ -149,7 +150,12 @@ def _malformed_train_job(rng: random.Random) -> Object:
         {"managedBy": rng.choice(("me", "kueue.x-k8s.io/multikueue"))},
         {"trainer": {"numProcPerNode": processes}},
         *(copy.deepcopy(case.spec) for case in UNSERVED if case.kind == "TrainJob"),
-        {"runtimePatches": rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))},
+        {
+            "runtimePatches": deepcopy(
+                rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))
+            )
+        },
+        {"runtimePatches": copy.deepcopy([KUEUE_ADMISSION, SDK_PATCH])},
     ]
     return rng.choice(changes)
 

@@ -60,6 +60,12 @@ async def _connected(ports: Sequence[int]) -> Stream | None:
     return None
 
 
+def _ports(address: str, routes: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """The local ports for an address; a Service of the type ExternalName can lead to one itself."""
+    host, _, port = address.rpartition(":")
+    return [int(port)] if host == LOOPBACK else routes.get(address, [])
+
+
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(*DISCONNECTED):
         while chunk := await reader.read(CHUNK):
@@ -73,7 +79,7 @@ async def _serve(socket: str, routes: Path) -> None:
         with suppress(*DISCONNECTED):
             head = await reader.readuntil(HEAD_END)
             address = head.split(b" ")[1].decode()  # CONNECT 10.0.0.17:443 HTTP/1.1
-            upstream = await _connected(json.loads(routes.read_text()).get(address, []))
+            upstream = await _connected(_ports(address, json.loads(routes.read_text())))
             writer.write(NO_LISTENER if upstream is None else ESTABLISHED)
             if upstream is not None:
                 async with asyncio.TaskGroup() as directions:

@@ -1,4 +1,4 @@
-"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module."""
+"""Kubeflow Trainer's own chart, fetched from its Go module, and its runtimes."""
 
 import shutil
 from pathlib import Path
@@ -10,6 +10,7 @@ from kftrainer.devcluster.artifacts import manifests
 from kftrainer.devcluster.artifacts.versions import Manifests
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.progress import SILENT
+from tests.support.upstream_manifests import training_manifests
 
 FOLDER = "charts/kubeflow-trainer"
 CHART = Manifests(
@@ -42,30 +43,15 @@ CHART = Manifests(
 )
 
 
-RUNTIMES = Manifests(
-    "kubeflow-trainer-runtimes",
-    CHART.module,
-    CHART.version,
-    CHART.checksum,
-    tuple(
-        f"manifests/base/runtimes/{file}.yaml"
-        for file in (
-            "deepspeed_distributed",
-            "mlx_distributed",
-            "torch_distributed",
-            "torchtune/llama3_2/llama3_2_1B",
-            "torchtune/llama3_2/llama3_2_3B",
-            "torchtune/qwen2_5/qwen2_5_1.5B",
-        )
-    ),
-)
-
-
 async def upstream_runtimes() -> dict[str, Object]:
-    """The runtimes as they were published, by name."""
-    fetched = await manifests.provide(RUNTIMES, cache=cache_paths.cache_home(), progress=SILENT)
-    documents = (yaml.safe_load((fetched / file).read_text()) for file in RUNTIMES.files)
-    return {each["metadata"]["name"]: each for each in documents}
+    """The runtimes of the same release that need nothing else in the cluster, by name."""
+    found = await training_manifests(CHART.version)
+    return {
+        each["metadata"]["name"]: each
+        for path, documents in found.items()
+        if "data-cache" not in path
+        for each in documents
+    }
 
 
 async def upstream_chart(folder: Path) -> Path:

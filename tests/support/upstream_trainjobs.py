@@ -59,10 +59,6 @@ NOT_SERVED: Mapping[str, NotServed] = {
     "n01_jax": NotServed("ClusterTrainingRuntime", ("spec", "mlPolicy", "jax")),
     "n03_xgb_gpu": NotServed("ClusterTrainingRuntime", ("spec", "mlPolicy", "xgboost")),
     "n04_flux": NotServed("ClusterTrainingRuntime", ("spec", "mlPolicy", "flux")),
-    "n09_envinj_ok": NotServed(
-        "ClusterTrainingRuntime", ("spec", "mlPolicy", "torch", "envInjection")
-    ),
-    "n11_patches": NotServed("TrainJob", ("spec", "runtimePatches")),
 }
 
 
@@ -119,6 +115,7 @@ def _cases(release: str, folder: Path) -> Iterator[Original]:
 ORIGINALS = (
     *_cases("v2.1", FOLDER / "original"),
     *_cases("v2.1", OWN_CASES / "derived"),
+    *_cases("v2.3", FOLDER / "v2.3"),
     *_cases("v2.3", OWN_CASES / "v2.3"),
 )
 

@@ -25,6 +25,10 @@ from tests.support.objects import train_job
 SERVICE = DEFAULT.cert_management.webhook_service_name
 SECRET = DEFAULT.cert_management.webhook_secret_name
 SECRET_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/secrets/{SECRET}"
+MUTATING_PATH = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
+    f"{registration.MUTATING_CONFIGURATION}"
+)
 CONFIGURATION_PATH = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
     f"{registration.CONFIGURATION}"
@@ -203,7 +207,7 @@ async def register(api: ApiClient, port: int) -> None:
 
 async def unregister(api: ApiClient) -> None:
     """Remove the registration, and wait until the API server no longer calls it."""
-    for path in (CONFIGURATION_PATH, SECRET_PATH):
+    for path in (CONFIGURATION_PATH, MUTATING_PATH, SECRET_PATH):
         if await api.get_or_none(path) is not None:
             await api.delete(path)
 
@@ -235,16 +239,22 @@ def webhook_flags(port: int) -> tuple[str, ...]:
 
 
 async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
-    """Return when the API server calls the webhook for TrainJobs there, and believes it.
+    """Return when the API server calls the registered webhooks for TrainJobs there, and believes.
 
     It learns of the registration and of the certificate a moment after they are written: until
-    then it calls nobody, or cannot.
+    then it calls nobody, or cannot. The schema accepts the quantity only as a string, which the
+    mutating webhook makes of it.
     """
+    async with plane.client() as api:
+        amount = "1" if await api.get_or_none(MUTATING_PATH) is None else 0.5
     probe: Object = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": {"name": "is-the-webhook-called", "namespace": namespace},
-        "spec": {"runtimeRef": {"name": "there-is-none"}},
+        "spec": {
+            "runtimeRef": {"name": "there-is-none"},
+            "trainer": {"resourcesPerNode": {"limits": {"cpu": amount}}},
+        },
     }
     async with applicant(plane) as user:
 

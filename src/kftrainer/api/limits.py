@@ -37,6 +37,7 @@ SYSTEM_VALUES: Final = 10_000
 REPLICATED_JOBS: Final = 100
 STATUS_ROWS: Final = 1000  # above REPLICATED_JOBS, for jobs created under higher limits
 OVERRIDES: Final = 100  # also the maximum number of target jobs of each override
+RUNTIME_PATCHES: Final = 16
 CONTAINERS: Final = 64  # of each kind in a pod
 VOLUMES: Final = 128
 ENV_VARS: Final = 512
@@ -70,6 +71,7 @@ MAX_ITEMS: Final[Mapping[str, int]] = {
     "readinessGates": FEW,
     "replicatedJobs": REPLICATED_JOBS,
     "resourceClaims": FEW,
+    "runtimePatches": RUNTIME_PATCHES,
     "schedulingGates": FEW,
     "sources": FEW,
     "targetJobs": OVERRIDES,

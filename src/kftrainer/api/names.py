@@ -29,10 +29,29 @@ MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 
 # Labels and annotations.
+# Bookkeeping of the controller on the objects of a TrainJob. Digest of the plan that was last
+# applied: it triggers an apply when a field is no longer planned, which removes the field, and none
+# when nothing has changed, also after a restart.
+ANNOTATION_APPLIED_PLAN: Final = "trainer.kubeflow.org/applied-plan"
+# On JobSets: digest of the immutable part as it was planned when the JobSet was created.
+ANNOTATION_BEGUN_AS: Final = "trainer.kubeflow.org/begun-as"
+# The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
+# objects, and an apply removes fields that it omits, so every later apply must include them.
+ANNOTATION_APPLIED_WHOLE: Final = "trainer.kubeflow.org/applied-whole"
+# The number of devices in the resource claims of a node when the JobSet was created.
+ANNOTATION_CLAIMED_DEVICES: Final = "trainer.kubeflow.org/claimed-devices"
+BOOKKEEPING: Final = (
+    ANNOTATION_APPLIED_PLAN,
+    ANNOTATION_BEGUN_AS,
+    ANNOTATION_APPLIED_WHOLE,
+    ANNOTATION_CLAIMED_DEVICES,
+)
 LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
 SUPPORT_DEPRECATED: Final = "deprecated"
 LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
+# On ControllerRevisions with the content of a runtime: the runtime's kind.
+LABEL_RUNTIME_KIND: Final = "trainer.kubeflow.org/runtime-kind"
 # On JobSets and TrainJobs whose suspension Kueue controls.
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 # On runtimes that the manager applies: the manager's mark and the hash of the document.
@@ -62,11 +81,14 @@ REASON_SUSPENDED: Final = "Suspended"
 REASON_RESUMED: Final = "Resumed"
 REASON_SUSPENDING: Final = "Suspending"
 REASON_JOB_SET_SUSPENDED: Final = "JobSetSuspended"
+REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 REASON_OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 REASON_ALL_JOBS_COMPLETED: Final = "AllJobsCompleted"
 REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
 REASON_RUNTIME_NOT_FOUND: Final = "RuntimeNotFound"
+REASON_CLAIM_TEMPLATE_NOT_FOUND: Final = "ResourceClaimTemplateNotFound"
+REASON_REVISION_LOST: Final = "RuntimeRevisionLost"
 REASON_INVALID_RUNTIME: Final = "InvalidRuntime"
 REASON_INVALID_TRAIN_JOB: Final = "InvalidTrainJob"
 REASON_TRAIN_JOB_TOO_LARGE: Final = "TrainJobTooLarge"
@@ -79,6 +101,8 @@ REASON_CREATION_FAILED: Final = "ResourcesCreationFailed"  # an API call failed
 # Reasons of the Events of a TrainJob.
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 EVENT_JOB_SET_KEPT: Final = "JobSetKept"  # a change cannot be applied to the existing JobSet
+EVENT_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+EVENT_REVISION_LOST: Final = "RuntimeRevisionLost"  # and the runtime has changed since
 EVENT_CONTESTED: Final = "Contested"  # another client keeps reverting an applied object
 
 # Environment variables of containers.

@@ -43,8 +43,8 @@ class ContainerOverride(KubeModel):
     ] = None
 
 
-class PodSpecOverride(KubeModel):
-    """Changes to the pods of the template."""
+class PodFields(KubeModel):
+    """Fields of the pods of the template that every kind of override can change."""
 
     service_account_name: Annotated[str | None, Field(description="Service account to run as.")] = (
         None
@@ -67,14 +67,6 @@ class PodSpecOverride(KubeModel):
         list_map("name"),
         Field(description="Volumes to add or replace."),
     ] = None
-    init_containers: Annotated[
-        list[ContainerOverride] | None,
-        list_map("name"),
-        Field(description="Init containers to change."),
-    ] = None
-    containers: Annotated[
-        list[ContainerOverride] | None, list_map("name"), Field(description="Containers to change.")
-    ] = None
     scheduling_gates: Annotated[
         OpaqueList | None,
         Embedded(f"{POD}.schedulingGates[]"),
@@ -86,6 +78,19 @@ class PodSpecOverride(KubeModel):
         Embedded(f"{POD}.imagePullSecrets[]"),
         list_map("name"),
         Field(description="Image pull secrets, added to those of the template."),
+    ] = None
+
+
+class PodSpecOverride(PodFields):
+    """Changes to the pods of the template."""
+
+    init_containers: Annotated[
+        list[ContainerOverride] | None,
+        list_map("name"),
+        Field(description="Init containers to change."),
+    ] = None
+    containers: Annotated[
+        list[ContainerOverride] | None, list_map("name"), Field(description="Containers to change.")
     ] = None
 
 

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from kftrainer.api import names
 from kftrainer.api.limits import within_limits
+from kftrainer.api.runtime_revisions import RuntimeRevision
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
@@ -42,6 +43,16 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     decode=within_limits(ClusterTrainingRuntime.parse),
     keep_decoded=True,
 )
+# Of all ControllerRevisions, only those with the label of ours are cached.
+CONTROLLER_REVISIONS: Final = Resource(
+    "apps",
+    "v1",
+    "ControllerRevision",
+    "controllerrevisions",
+    namespaced=True,
+    decode=RuntimeRevision.decode,
+    keep_decoded=True,
+)
 
 JOBS: Final = _foreign("batch", "v1", "Job", "jobs")
 JOB_SETS: Final = _foreign("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
@@ -57,6 +68,9 @@ RUNTIME_CLASSES: Final = _foreign(
 )
 PRIORITY_CLASSES: Final = _foreign(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False
+)
+RESOURCE_CLAIM_TEMPLATES: Final = _foreign(
+    "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"
 )
 
 AnyResource = Resource[Any]

@@ -1,47 +1,111 @@
-"""Types of `spec.runtimePatches` (Kubeflow Trainer 2.2), whose content is not supported.
+"""Types of `spec.runtimePatches`: changes to the runtime, one entry for each manager."""
 
-Kueue 0.17 and later adds an entry without content to every TrainJob and fails if that entry is
-not stored. Entries without content are therefore accepted; entries with content are rejected.
-"""
-
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
-from kftrainer.api.schema.markers import AnyFields, Atomic, NotServed
-from kftrainer.kube.objects.model import KubeModel, OpaqueList
+from kftrainer.api.overrides import CONTAINER, POD, ContainerOverride, PodFields
+from kftrainer.api.schema.markers import Embedded, SchemaOf, list_map
+from kftrainer.api.template_metadata import TemplateMetadata
+from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 MOST_PATCHES = 16
-_NAME, _RELEASE = "runtimePatches", "2.2"
-_PODS = NotServed(
-    _NAME,
-    _RELEASE,
-    "use spec.podTemplateOverrides, and for queueing Kueue 0.15 or 0.16, which writes them",
-    is_in_job_set=True,
-)
-_METADATA = NotServed(_NAME, _RELEASE, "use spec.labels and spec.annotations", is_in_job_set=True)
+MOST_JOBS = 100
 
 
-class PatchMetadata(KubeModel):
-    """Metadata of the JobSet, declared in full so that the API server can compare it."""
+class ContainerPatch(ContainerOverride):
+    """Changes to a container of the template."""
 
-    labels: Annotated[Mapping[str, str] | None, Field(description="Labels.")] = None
-    annotations: Annotated[Mapping[str, str] | None, Field(description="Annotations.")] = None
-    name: Annotated[str | None, Field(description="Name.")] = None
-    namespace: Annotated[str | None, Field(description="Namespace.")] = None
-    finalizers: Annotated[list[str] | None, Field(description="Finalizers.")] = None
+    security_context: Annotated[
+        Opaque | None,
+        Embedded(f"{CONTAINER}.securityContext"),
+        Field(description="Security context, merged field by field."),
+    ] = None
+    resources: Annotated[
+        Opaque | None,
+        Embedded(f"{CONTAINER}.resources"),
+        Field(
+            description="Resources, merged by their names. Claims replace those of the template."
+        ),
+    ] = None
+
+
+class PodSpecPatch(PodFields):
+    """Changes to the pods of a job."""
+
+    init_containers: Annotated[
+        list[ContainerPatch] | None,
+        list_map("name"),
+        Field(description="Init containers to change."),
+    ] = None
+    containers: Annotated[
+        list[ContainerPatch] | None, list_map("name"), Field(description="Containers to change.")
+    ] = None
+    security_context: Annotated[
+        Opaque | None,
+        Embedded(f"{POD}.securityContext"),
+        Field(description="Security context of the pods, merged field by field."),
+    ] = None
+    termination_grace_period_seconds: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Time in seconds between SIGTERM and SIGKILL.",
+            json_schema_extra={"format": "int64"},
+        ),
+    ] = None
+    resource_claims: Annotated[
+        OpaqueList | None,
+        Embedded(f"{POD}.resourceClaims[]"),
+        list_map("name"),
+        Field(description="Resource claims of the pods, to add or replace."),
+    ] = None
+
+
+class PodTemplatePatch(KubeModel):
+    """Changes to the pod template of a job."""
+
+    metadata: Annotated[
+        TemplateMetadata | None, Field(description="Labels and annotations for the pods.")
+    ] = None
+    spec: Annotated[PodSpecPatch | None, Field(description="Changes to the pods.")] = None
+
+
+class JobSpecPatch(KubeModel):
+    """Changes to the spec of a job."""
+
+    template: Annotated[
+        PodTemplatePatch | None, Field(description="Changes to the pod template.")
+    ] = None
+
+
+class JobTemplatePatch(KubeModel):
+    """Changes to a job of the JobSet."""
+
+    metadata: Annotated[
+        TemplateMetadata | None, Field(description="Labels and annotations for the Jobs.")
+    ] = None
+    spec: Annotated[JobSpecPatch | None, Field(description="Changes to the spec of the Jobs.")] = (
+        None
+    )
+
+
+class ReplicatedJobPatch(KubeModel):
+    """Changes to a replicated job of the runtime's template."""
+
+    name: Annotated[str, Field(min_length=1, description="Name of the replicated job.")]
+    template: Annotated[JobTemplatePatch | None, Field(description="Changes to its Jobs.")] = None
 
 
 class JobSetSpecPatch(KubeModel):
-    """Changes to the JobSet's spec."""
+    """Changes to the spec of the JobSet."""
 
+    # Not parsed as ReplicatedJobPatch: planning merges the content as it was written.
     replicated_jobs: Annotated[
         OpaqueList | None,
-        AnyFields(),
-        Atomic(),
-        _PODS,
-        Field(max_length=100, description="Not supported: use podTemplateOverrides."),
+        SchemaOf(ReplicatedJobPatch),
+        list_map("name"),
+        Field(max_length=MOST_JOBS, description="Changes to the replicated jobs."),
     ] = None
 
 
@@ -49,17 +113,15 @@ class JobSetTemplatePatch(KubeModel):
     """Changes to the JobSet."""
 
     metadata: Annotated[
-        PatchMetadata | None,
-        _METADATA,
-        Field(description="Not supported: use labels and annotations of the TrainJob's spec."),
+        TemplateMetadata | None, Field(description="Labels and annotations for the JobSet.")
     ] = None
-    spec: Annotated[JobSetSpecPatch | None, Field(description="Changes to the JobSet's spec.")] = (
-        None
-    )
+    spec: Annotated[
+        JobSetSpecPatch | None, Field(description="Changes to the spec of the JobSet.")
+    ] = None
 
 
 class TrainingRuntimeSpecPatch(KubeModel):
-    """Changes to the runtime's spec."""
+    """Changes to the spec of the runtime."""
 
     template: Annotated[JobSetTemplatePatch | None, Field(description="Changes to the JobSet.")] = (
         None
@@ -67,18 +129,23 @@ class TrainingRuntimeSpecPatch(KubeModel):
 
 
 class RuntimePatch(KubeModel):
-    """Changes to the runtime by one field manager."""
+    """Changes to the runtime by one manager."""
 
     manager: Annotated[
-        str, Field(min_length=1, max_length=253, description="Name of the manager of the entry.")
+        str,
+        Field(
+            min_length=1,
+            max_length=253,
+            description="Name of the manager of the entry, with a domain: example.com/name.",
+        ),
     ]
     time: Annotated[
         str | None,
         Field(
-            description="Time of the last change, informational.",
+            description="Time of the last change, set at admission. It has no effect.",
             json_schema_extra={"format": "date-time"},
         ),
     ] = None
     training_runtime_spec: Annotated[
-        TrainingRuntimeSpecPatch | None, Field(description="Changes to the runtime's spec.")
+        TrainingRuntimeSpecPatch | None, Field(description="Changes to the spec of the runtime.")
     ] = None

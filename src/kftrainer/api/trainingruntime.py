@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from kftrainer.api import names
 from kftrainer.api.schema.markers import (
     Atomic,
     Cel,
@@ -11,11 +12,11 @@ from kftrainer.api.schema.markers import (
     Int32,
     NotServed,
     ProcessesPerNode,
+    list_map,
 )
 from kftrainer.api.template_metadata import TemplateMetadata
 from kftrainer.api.unserved_policies import (
     ElasticPolicy,
-    EnvInjection,
     FluxPolicy,
     JaxPolicy,
     XGBoostPolicy,
@@ -26,6 +27,33 @@ from kftrainer.kube.objects.model import KubeModel, Opaque
 # A policy is applied as a whole: if server-side apply removes the last field of a granular object,
 # the API server computes null instead of {} and rejects it.
 WHOLE = Atomic()
+
+
+class EnvInjectionTarget(KubeModel):
+    """Containers of a job."""
+
+    job_name: Annotated[
+        str, Field(min_length=1, max_length=63, description="Name of the replicated job.")
+    ]
+    container_names: Annotated[
+        list[str],
+        Atomic(),
+        Cel(
+            f"self.all(name, name != '{names.CONTAINER_NODE}')",
+            f"must not contain {names.CONTAINER_NODE}: this container always gets the environment",
+        ),
+        Field(min_length=1, max_length=8, description="Names of containers and init containers."),
+    ]
+
+
+class EnvInjection(KubeModel):
+    """Containers besides the trainer's that get the environment of torchrun."""
+
+    targets: Annotated[
+        list[EnvInjectionTarget] | None,
+        list_map("jobName"),
+        Field(max_length=16, description="The jobs and their containers."),
+    ] = None
 
 
 class TorchPolicy(KubeModel):
@@ -50,13 +78,7 @@ class TorchPolicy(KubeModel):
     ] = None
     env_injection: Annotated[
         EnvInjection | None,
-        NotServed(
-            "envInjection",
-            "2.3",
-            "set the variables that the containers need in the runtime's pod templates",
-            is_in_job_set=True,
-        ),
-        Field(description="Not supported: set the variables in the pod templates."),
+        Field(description="Other containers that get the environment of torchrun."),
     ] = None
 
 

@@ -15,12 +15,10 @@ from kftrainer.api.overrides import (
 )
 from kftrainer.api.runtime_patches import MOST_PATCHES, RuntimePatch
 from kftrainer.api.schema.markers import (
-    AnyFields,
     Atomic,
     Cel,
     Embedded,
     Int32,
-    NotServed,
     ProcessesPerNode,
     list_map,
 )
@@ -28,6 +26,9 @@ from kftrainer.kube.objects.meta import Condition, ObjectMeta
 from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 IMMUTABLE = "self == oldSelf"
+FIELD_IS_IMMUTABLE = "field is immutable"
+DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+MOST_CLAIMS = 32
 
 
 class RuntimeRef(KubeModel):
@@ -80,6 +81,28 @@ class Initializer(KubeModel):
     model: Annotated[Asset | None, Field(description="The pretrained model.")] = None
 
 
+class ResourceClaim(KubeModel):
+    """A resource claim that is created for each node."""
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            pattern=DNS_LABEL,
+            description="Name of the claim in the pod.",
+        ),
+    ]
+    resource_claim_template_name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=253,
+            description="Name of a ResourceClaimTemplate in the TrainJob's namespace.",
+        ),
+    ]
+
+
 class Trainer(KubeModel):
     """The training container; unset fields have the values of the runtime."""
 
@@ -115,16 +138,13 @@ class Trainer(KubeModel):
         ),
     ] = None
     resource_claims_per_node: Annotated[
-        OpaqueList | None,
-        AnyFields(),
-        Atomic(),
-        NotServed(
-            "resourceClaimsPerNode",
-            "2.4",
-            "set resourceClaims and the claims of the containers in the runtime's pod templates",
-            is_in_job_set=True,
+        list[ResourceClaim] | None,
+        list_map("name"),
+        Field(
+            max_length=MOST_CLAIMS,
+            description="Resource claims of each node's pod and of its training container, created "
+            "from ResourceClaimTemplates.",
         ),
-        Field(max_length=32, description="Not supported: set resource claims in the runtime."),
     ] = None
 
 
@@ -136,6 +156,11 @@ class TrainJobSpec(KubeModel):
             "!has(self.podTemplateOverrides) || size(self.podTemplateOverrides) == 0"
             " || !has(self.podSpecOverrides) || size(self.podSpecOverrides) == 0",
             "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
+        ),
+        Cel(
+            "!has(oldSelf.activeDeadlineSeconds) || has(self.activeDeadlineSeconds)",
+            FIELD_IS_IMMUTABLE,
+            field_path=".activeDeadlineSeconds",
         ),
     )
 
@@ -181,9 +206,8 @@ class TrainJobSpec(KubeModel):
         list_map("manager"),
         Field(
             max_length=MOST_PATCHES,
-            description="Not supported: use podTemplateOverrides, labels and annotations. Changes "
-            "to the runtime in the format of Kubeflow Trainer 2.2; entries without content are "
-            "accepted.",
+            description="Changes to the runtime, one entry for each manager, applied in order "
+            "after podTemplateOverrides. They can be changed only while the TrainJob is suspended.",
         ),
     ] = None
     suspend: Annotated[
@@ -192,14 +216,11 @@ class TrainJobSpec(KubeModel):
     ] = False
     active_deadline_seconds: Annotated[
         int | None,
-        NotServed(
-            "activeDeadlineSeconds",
-            "2.2",
-            "set activeDeadlineSeconds in the Job templates of the runtime, at "
-            "spec.template.spec.replicatedJobs[].template.spec",
-        ),
+        Cel(IMMUTABLE, FIELD_IS_IMMUTABLE),
         Field(
-            description="Not supported: set activeDeadlineSeconds in the runtime's Job templates.",
+            ge=1,
+            description="Time in seconds that the TrainJob may run. After that it fails with the "
+            "reason DeadlineExceeded. Time while it is suspended does not count.",
             json_schema_extra={"format": "int64"},
         ),
     ] = None
@@ -279,6 +300,13 @@ class JobSetReference(KubeModel):
     uid: Annotated[str, Field(min_length=1, max_length=64, description="UID of the JobSet.")]
 
 
+class NodesStatus(KubeModel):
+    """Numbers of nodes, which are the pods of the training."""
+
+    ready: Annotated[Int32, Field(ge=0, description="Nodes that are ready or have succeeded.")]
+    desired: Annotated[Int32, Field(ge=0, description="Nodes that the TrainJob has when it runs.")]
+
+
 class TrainJobStatus(KubeModel):
     """The observed state of the TrainJob."""
 
@@ -299,6 +327,26 @@ class TrainJobStatus(KubeModel):
         Field(
             description="The JobSet of the TrainJob. A JobSet of the same name with another UID "
             "is not resumed, and its status is ignored."
+        ),
+    ] = None
+    state: Annotated[
+        Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"] | None,
+        Field(description="Summary of the status for people. Programs should read the conditions."),
+    ] = None
+    nodes: Annotated[
+        NodesStatus | None,
+        Field(
+            description="The nodes of the training: those of the JobSet, or until there is one, "
+            "the number in spec.trainer.numNodes."
+        ),
+    ] = None
+    runtime_revision: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=253,
+            description="Name of the ControllerRevision with the runtime's spec that the TrainJob "
+            "is planned from. Later changes of the runtime have no effect on the TrainJob.",
         ),
     ] = None
     # Only stored: MultiKueue copies the status of a TrainJob that runs in another cluster.
@@ -332,5 +380,10 @@ class TrainJob(KubeModel):
     metadata: ObjectMeta
     spec: Annotated[TrainJobSpec, Field(description="The desired state of the TrainJob.")]
     status: Annotated[
-        TrainJobStatus | None, Field(description="The observed state of the TrainJob.")
+        TrainJobStatus | None,
+        # The API server adds the default whenever it reads a TrainJob that has no status yet.
+        Field(
+            description="The observed state of the TrainJob.",
+            json_schema_extra={"default": {"state": "Pending"}},
+        ),
     ] = None

@@ -23,17 +23,6 @@ class ElasticPolicy(KubeModel):
     ] = None
 
 
-class EnvInjection(KubeModel):
-    """Containers besides the trainer's that get the environment of torchrun."""
-
-    targets: Annotated[
-        OpaqueList | None,
-        AnyFields(),
-        Atomic(),
-        Field(max_length=16, description="The jobs and their containers."),
-    ] = None
-
-
 class JaxPolicy(KubeModel):
     """Training with JAX."""
 

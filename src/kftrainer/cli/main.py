@@ -18,7 +18,17 @@ def _parser() -> "argparse.ArgumentParser":
     import argparse
     from importlib.metadata import version
 
-    from kftrainer.cli.commands import check, crds, dev, manager, plugins, purge, render, validate
+    from kftrainer.cli.commands import (
+        check,
+        crds,
+        dev,
+        diff_runtime,
+        manager,
+        plugins,
+        purge,
+        render,
+        validate,
+    )
 
     parser = argparse.ArgumentParser(
         prog=NAME,
@@ -26,7 +36,7 @@ def _parser() -> "argparse.ArgumentParser":
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {version(NAME)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (check, crds, dev, manager, plugins, purge, render, validate):
+    for command in (check, crds, dev, diff_runtime, manager, plugins, purge, render, validate):
         command.add_parser(commands)
     return parser
 

@@ -7,11 +7,16 @@ owns them waits longer.
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kftrainer.api import names
-from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.resources import (
+    CONTROLLER_REVISIONS,
+    JOB_SETS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
 from kftrainer.controllers.overlay_cache import OverlayCache, Scope
 from kftrainer.controllers.trainjob.failures import failing_reconcile
 from kftrainer.kube.client.client import Client, get_or_none
@@ -20,6 +25,7 @@ from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
 from kftrainer.machinery.garbage_collection import collect_recent
 from kftrainer.machinery.manager.clock import Clock
+from kftrainer.runtime.revisions import recorded_revision_in
 from kftrainer.runtime.runtimes import RuntimeKey, referenced_runtime_in
 
 # Seconds until the next attempt while another large object is processed, and more for each other
@@ -39,8 +45,11 @@ PREFIX: Final = f"{names.GROUP}/"
 # ClusterTrainingRuntimes are cached completely: they are few, and no tenant owns them.
 REDUCTIONS: Final[Mapping[Resource[Any], Reduction]] = {
     TRAIN_JOBS: Reduction(
-        spec=("runtimeRef", "managedBy", "suspend"), status=("jobsStatus", "jobSet"), prefix=PREFIX
+        spec=("runtimeRef", "managedBy", "suspend"),
+        status=("jobsStatus", "jobSet", "state", "runtimeRevision"),
+        prefix=PREFIX,
     ),
+    CONTROLLER_REVISIONS: Reduction(prefix=PREFIX),
     TRAINING_RUNTIMES: Reduction(prefix=PREFIX),
     JOB_SETS: Reduction(spec=("suspend",), status=("replicatedJobsStatus",), prefix=PREFIX),
 }
@@ -114,16 +123,27 @@ class Schedule:
             self._due.pop(request.namespace, None)
 
 
+# Returns the revision with which a TrainJob has begun but which its status may not record yet.
+BegunRevision = Callable[[Request], ObjectKey | None]
+
+
 class LargeObjectReconciler:
     """Load large objects into the OverlayCache and call the wrapped reconciler."""
 
     def __init__(
-        self, reconciler: Reconciler, client: Client, view: OverlayCache, *, clock: Clock
+        self,
+        reconciler: Reconciler,
+        client: Client,
+        view: OverlayCache,
+        *,
+        clock: Clock,
+        begun_revision: BegunRevision = lambda _: None,
     ) -> None:
         self._reconciler = reconciler
         self._client = client
         self._view = view
         self._clock = clock
+        self._begun_revision = begun_revision
         self._schedule = Schedule(clock)
         self._working = asyncio.Lock()
 
@@ -172,16 +192,26 @@ class LargeObjectReconciler:
             return
         if self._view.is_reduced(TRAIN_JOBS, request):
             yield TRAIN_JOBS, request
-        yield from reduced_objects(self._view, request, referenced_runtime_in(manifest))
+        runtime = referenced_runtime_in(manifest)
+        revision = recorded_revision_in(manifest) or self._begun_revision(request)
+        yield from reduced_objects(self._view, request, runtime, revision)
 
 
 def reduced_objects(
-    view: OverlayCache, job: ObjectKey, runtime: RuntimeKey | None
+    view: OverlayCache,
+    job: ObjectKey,
+    runtime: RuntimeKey | None,
+    revision: ObjectKey | None,
 ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
-    """Yield the JobSet and the runtime of a TrainJob if the cache holds only parts of them."""
+    """Yield the JobSet, the runtime and the revision of which the cache holds only parts.
+
+    They are those of the TrainJob, which records the revision in its status, or will.
+    """
     objects: list[tuple[Resource[Any], ObjectKey]] = [(JOB_SETS, job)]
     if runtime is not None:
         objects.append(runtime)
+    if revision is not None:
+        objects.append((CONTROLLER_REVISIONS, revision))
     return (each for each in objects if view.is_reduced(*each))
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.reduction import Reduction
@@ -166,6 +166,13 @@ class OverlayCache:
         entry = self._makers[resource].make(manifest)
         self._remember((resource, entry.key), entry)
         self._load((resource, entry.key), entry, manifest)
+
+    def record_for(self, scope_key: ObjectKey, resource: Resource[Any], manifest: Manifest) -> None:
+        """Store an object like `record`, and make it readable completely in this scope."""
+        self.record(resource, manifest)
+        key = key_of(manifest)
+        if self.is_reduced(resource, key) and (scope := self._scopes.get(scope_key)) is not None:
+            scope.load(resource, key, manifest)
 
     def _remember(self, which: Which, entry: CachedObject[Any]) -> None:
         """Keep the newest response: concurrent requests may complete in any order."""

@@ -7,19 +7,22 @@ were stored under an older schema and still use their runtimes.
 from collections.abc import Iterable
 from typing import Any
 
+from kftrainer.api.resources import CONTROLLER_REVISIONS
 from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
 from kftrainer.runtime.info import is_final
+from kftrainer.runtime.revisions import recorded_revision_in
 from kftrainer.runtime.runtimes import referenced_runtime_in
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
-INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, by namespace, and all
+INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, revision and namespace, and all
+INDEX_REVISION = "revision"  # all TrainJobs, by the ControllerRevisions that they record
 ALL = "*"
 
 
 def index_value(resource: Resource[Any], key: ObjectKey) -> str:
-    """Return the index value of TrainJobs that refer to this runtime."""
+    """Return the index value of TrainJobs that refer to this runtime or record this revision."""
     return f"{resource.group_kind} {key}"
 
 
@@ -39,7 +42,9 @@ def unfinished_job(seen: ObservedObject[Any]) -> Iterable[str]:
     if is_finished_manifest(manifest):
         return ()
     namespace = manifest["metadata"].get("namespace") or ""
-    return runtime_of_manifest(manifest), ALL, in_namespace(namespace)
+    recorded = recorded_revision_in(manifest)
+    revision = () if recorded is None else (index_value(CONTROLLER_REVISIONS, recorded),)
+    return runtime_of_manifest(manifest), ALL, in_namespace(namespace), *revision
 
 
 def is_finished_manifest(manifest: Manifest) -> bool:
@@ -57,4 +62,14 @@ def runtime_of_manifest(manifest: Manifest) -> str:
     return "" if found is None else index_value(*found)
 
 
-TRAIN_JOB_INDEXES = {INDEX_RUNTIME: runtimes_of_job, INDEX_UNFINISHED: unfinished_job}
+def revision_of_job(seen: ObservedObject[Any]) -> Iterable[str]:
+    """Index TrainJobs by the revisions that their status records."""
+    recorded = recorded_revision_in(seen.manifest)
+    return () if recorded is None else (str(recorded),)
+
+
+TRAIN_JOB_INDEXES = {
+    INDEX_RUNTIME: runtimes_of_job,
+    INDEX_UNFINISHED: unfinished_job,
+    INDEX_REVISION: revision_of_job,
+}

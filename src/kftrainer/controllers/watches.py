@@ -6,10 +6,16 @@ from typing import Any
 
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.controllers.trainjob_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
+from kftrainer.controllers.trainjob_index import (
+    ALL,
+    INDEX_UNFINISHED,
+    in_namespace,
+    index_value,
+)
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, controller_of
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
@@ -77,6 +83,18 @@ def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
 
     def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
         return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
+
+    return jobs
+
+
+def enqueue_begun(cache: Cache) -> Handler:
+    """Return a handler that enqueues the unfinished TrainJobs of a created or deleted revision."""
+
+    def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
+        if change.initial or (change.old is not None and change.new is not None):
+            return ()
+        value = index_value(CONTROLLER_REVISIONS, change.key)
+        return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, value)
 
     return jobs
 

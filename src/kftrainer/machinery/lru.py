@@ -29,5 +29,9 @@ class Lru(Generic[K, V]):
         if len(self._values) > self._capacity:
             self._values.popitem(last=False)
 
+    def drop(self, key: K) -> None:
+        """Remove the value, if there is one."""
+        self._values.pop(key, None)
+
     def __len__(self) -> int:
         return len(self._values)

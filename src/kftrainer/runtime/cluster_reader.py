@@ -56,17 +56,24 @@ class DerivedReader:
 
 
 class GivenObjects:
-    """ClusterReader of given manifests; kinds without a manifest are unknown."""
+    """ClusterReader of given manifests; kinds without a manifest are unknown.
 
-    def __init__(self, manifests: Iterable[Manifest] = ()) -> None:
+    Of the `complete` kinds, objects that are not given do not exist.
+    """
+
+    def __init__(
+        self, manifests: Iterable[Manifest] = (), *, complete: Iterable[Resource[Any]] = ()
+    ) -> None:
+        self._complete = {(each.api_version, each.kind) for each in complete}
         self._kinds: dict[tuple[str, str], dict[ObjectKey, Manifest]] = {}
         for manifest in manifests:
             kind = (manifest["apiVersion"], manifest["kind"])
             self._kinds.setdefault(kind, {})[key_of(manifest)] = manifest
 
     def is_complete(self, resource: Resource[Any]) -> bool:
-        """Whether a manifest of this kind was given."""
-        return (resource.api_version, resource.kind) in self._kinds
+        """Whether a manifest of this kind was given, or the kind is complete without one."""
+        kind = (resource.api_version, resource.kind)
+        return kind in self._kinds or kind in self._complete
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the given object with this key, or None."""

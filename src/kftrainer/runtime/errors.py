@@ -3,6 +3,9 @@
     PlanningError
     ├── UnsupportedRuntimeError   spec.runtimeRef names a kind that is not a runtime
     ├── RuntimeNotFoundError      the runtime does not exist
+    ├── ClaimTemplateNotFoundError  a ResourceClaimTemplate does not exist
+    ├── NotInstalledError         the kind of an object that the TrainJob needs is not installed
+    ├── RevisionLostError         the recorded revision of a changed runtime does not exist
     ├── InvalidRuntimeError       the runtime cannot be used; paths are in the runtime
     ├── InvalidTrainJobError      the TrainJob is not valid; paths are in the TrainJob
     └── PluginFailedError         a plugin has a bug
@@ -11,10 +14,11 @@ All but the last are errors in the TrainJob or the runtime.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kftrainer.api import names
 from kftrainer.kube.objects.field_errors import FieldError
+from kftrainer.kube.objects.resource import Resource
 
 
 class PlanningError(Exception):
@@ -37,6 +41,31 @@ class RuntimeNotFoundError(PlanningError):
     """The TrainJob refers to a runtime that does not exist."""
 
     reason = names.REASON_RUNTIME_NOT_FOUND
+
+
+class ClaimTemplateNotFoundError(PlanningError):
+    """The TrainJob refers to a ResourceClaimTemplate that does not exist."""
+
+    reason = names.REASON_CLAIM_TEMPLATE_NOT_FOUND
+
+
+class NotInstalledError(PlanningError):
+    """The kind of an object that the TrainJob needs is not installed."""
+
+    def __init__(
+        self, resource: Resource[Any], remedy: str = "install the CRD or grant access"
+    ) -> None:
+        super().__init__(
+            f"the kind {resource.kind} ({resource.api_version}) is not installed in the cluster, "
+            f"or the manager may not read it: {remedy}; the TrainJob then continues automatically"
+        )
+        self.resource = resource
+
+
+class RevisionLostError(PlanningError):
+    """The recorded revision of the runtime does not exist, and the runtime has changed since."""
+
+    reason = names.REASON_REVISION_LOST
 
 
 class _InvalidDocumentError(PlanningError):

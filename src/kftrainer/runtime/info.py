@@ -20,6 +20,8 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_b
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.resources.claims import NO_CLAIMS, ClaimedDevices
+from kftrainer.runtime.resources.devices import accelerators
 from kftrainer.runtime.trace import Trace
 
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
@@ -33,9 +35,9 @@ RUNTIME = "runtime"  # prefix of sources that are fields of the runtime, not of 
 class Info:
     """Intermediate form of one TrainJob; the plugins of each phase change it in place.
 
-    `template` is the runtime's JobSet spec with the TrainJob's overrides and resources applied.
-    The PodSets are views of its replicated jobs, in the same order: changing a PodSet changes the
-    template.
+    `template` is the runtime's JobSet spec with the TrainJob's overrides, runtime patches and
+    resources applied. The PodSets are views of its replicated jobs, in the same order: changing a
+    PodSet changes the template.
     """
 
     runtime: AnyRuntime
@@ -49,6 +51,7 @@ class Info:
     command: list[str] | None = None  # command of the trainer, if it replaces the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
+    claimed: ClaimedDevices = NO_CLAIMS  # in the TrainJob's resource claims, per node
     # The following are read dozens of times per plan, so they are computed once.
     # The policy of a training framework in mlPolicy, or None.
     policy: KubeModel | None = field(init=False)
@@ -110,6 +113,10 @@ class Info:
         if (job.spec.trainer or NO_TRAINER).num_nodes is not None:
             return "spec.trainer.numNodes"
         return DEFAULT if self.num_nodes(job) is None else f"{RUNTIME} spec.mlPolicy.numNodes"
+
+    def devices(self, resources: Mapping[str, Any]) -> int:
+        """Return the number of accelerators of a node whose container has these resources."""
+        return accelerators(resources) + self.claimed.count
 
     def subdomain(self, job: TrainJob) -> str:
         """Return the DNS subdomain of the pods' host names."""

@@ -90,6 +90,14 @@ class Container:
         upsert(self._list("volumeMounts"), mount, by_mount_path)
         self.trace.note(f"{self.path}.volumeMounts[{mount['mountPath']}]", source)
 
+    def add_resource_claim(self, name: str, source: str) -> None:
+        """Give the container access to the devices of a resource claim of its pod."""
+        claims = list(self.resources.get("claims") or ())
+        if all(each.get("name") != name for each in claims):  # it may select one of its requests
+            claims.append({"name": name})
+        self.body["resources"] = {**self.resources, "claims": claims}
+        self.trace.note(f"{self.path}.resources.claims[{name}]", source)
+
     def _list(self, field_name: str) -> list[Any]:
         """Return a list of the body, creating it if it is missing."""
         found = self.body.get(field_name)
@@ -149,6 +157,10 @@ class PodSet:
         """Return the container with this name, or None."""
         return next((each for each in self.containers if each.name == name), None)
 
+    def init_container(self, name: str) -> Container | None:
+        """Return the init container with this name, or None."""
+        return next((each for each in self.init_containers if each.name == name), None)
+
     def set_count(self, count: int, source: str) -> None:
         """Set the number of pods in each replica."""
         self.count = count
@@ -162,6 +174,20 @@ class PodSet:
         volumes = self.spec["volumes"] = self.volumes  # the field may be missing or null
         upsert(volumes, volume, by_name)
         self.trace.note(f"{self._pod_path}.spec.volumes[{volume['name']}]", source)
+
+    def add_resource_claim(self, claim: Piece, source: str) -> None:
+        """Add a resource claim to the pods, or replace the one with the same name."""
+        claims = self.spec["resourceClaims"] = self.spec.get("resourceClaims") or []
+        upsert(claims, claim, by_name)
+        self.trace.note(f"{self._pod_path}.spec.resourceClaims[{claim['name']}]", source)
+
+    def add_init_container(self, body: Body, source: str) -> Container:
+        """Add an init container that runs after the existing ones, or replace one of this name."""
+        found = self.spec["initContainers"] = self.spec.get("initContainers") or []
+        upsert(found, body, by_name)
+        self.init_containers = self._containers("initContainers")
+        self.trace.note(f"{self._pod_path}.spec.initContainers[{body['name']}]", source)
+        return next(each for each in self.init_containers if each.name == body["name"])
 
     def set_pod_label(self, key: str, value: str, source: str) -> None:
         """Set a label of the pods."""

@@ -17,13 +17,16 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     PluginFailedError,
+    RevisionLostError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.revisions import Source, planning_source, recorded_revision
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
@@ -85,11 +88,22 @@ class Runtime:
         return ObjectKey(namespace, job.spec.runtime_ref.name)
 
     def new_objects(
-        self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
+        self,
+        job: TrainJob,
+        existing: ClusterReader,
+        trace: Trace = NO_TRACE,
+        source: Source | None = None,
     ) -> Sequence[PlannedObject]:
-        """Return the objects to apply, in this order; raises PlanningError."""
-        runtime = self._require(job, existing)
+        """Return the objects to apply, in this order; raises PlanningError.
+
+        `source` is the result of that method if the caller has it already.
+        """
+        runtime = (source or self.source(job, existing)).runtime
         return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
+
+    def layout(self, job: TrainJob, existing: ClusterReader) -> NodeLayout:
+        """Return which jobs train; raises PlanningError."""
+        return self._framework.layout(self.source(job, existing).runtime)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""
@@ -136,28 +150,47 @@ class Runtime:
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader, *, hints: bool = True
     ) -> ValidationResult:
         try:
-            runtime = self._require(new, existing)
+            runtime = self.source(new, existing).runtime
         except RuntimeNotFoundError:
             return ValidationResult([_missing(self.resource, new.spec.runtime_ref)])
+        except RevisionLostError as error:
+            reference = new.spec.runtime_ref.dump()
+            rule = Rule.RUNTIME_MISSING
+            return ValidationResult([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
         except InvalidRuntimeError as error:
             return ValidationResult([unusable(new, error)])
         return validate(self._framework, runtime, old, new, existing, hints=hints)
 
-    def _require(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
+    def source(self, job: TrainJob, existing: ClusterReader) -> Source:
+        """Return the runtime or the revision that the TrainJob is planned from.
+
+        Raises RuntimeNotFoundError, InvalidRuntimeError or RevisionLostError.
+        """
+        if recorded_revision(job) is None:
+            return Source(self._live(job, existing))
+        try:
+            return planning_source(job, self.resource, lambda: self._live(job, existing), existing)
+        except InvalidDocumentError as error:
+            raise self._invalid(job, error) from None
+
+    def _live(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
         """Return the runtime; raises RuntimeNotFoundError or InvalidRuntimeError."""
-        subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
         try:
             runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
-        except LimitExceededError as error:
-            raise InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE)) from None
-        except InvalidDocumentError as error:  # stored under another schema than ours
-            errors = (
-                forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems
-            )
-            raise InvalidRuntimeError(subject, *errors) from None
+        except InvalidDocumentError as error:
+            raise self._invalid(job, error) from None
         if runtime is None:
             raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
         return runtime
+
+    def _invalid(self, job: TrainJob, error: InvalidDocumentError) -> InvalidRuntimeError:
+        """Return the error for a runtime that cannot be decoded."""
+        subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
+        if isinstance(error, LimitExceededError):
+            return InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE))
+        # It was stored under another schema than ours.
+        errors = (forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems)
+        return InvalidRuntimeError(subject, *errors)
 
 
 class Runtimes:

@@ -1,4 +1,4 @@
-"""Builds the Info of a TrainJob from its runtime: the template with overrides applied."""
+"""Builds the Info of a TrainJob: the template of its runtime with all patches merged."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.api.template_metadata import TemplateMetadata
-from kftrainer.api.trainjob import TrainJob
+from kftrainer.api.trainjob import ResourceClaim, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
 from kftrainer.machinery.memo import Memo
@@ -19,8 +19,17 @@ from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.object_builders import thaw
-from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
+from kftrainer.runtime.patches.merge import merge_patches
+from kftrainer.runtime.patches.pod_patches import METADATA, jobset_metadata_patches, pod_patches
 from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.resources.claims import (
+    CLAIMS_PATH,
+    ClaimedDevices,
+    claim_errors,
+    claims_of,
+    requested_devices,
+    taken_claim_errors,
+)
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
@@ -31,6 +40,7 @@ from kftrainer.runtime.validation.rules import Rule
 STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
 JOBS_PATH = "spec.template.spec.replicatedJobs"
 RESOURCES_PATH = "spec.trainer.resourcesPerNode"
+MOST_DIGITS = 9  # of a number of devices
 # Names in the Trace for changes that no plugin makes.
 BY_TRAIN_JOB, BY_RUNTIME = "TrainJob", "runtime"
 
@@ -56,7 +66,8 @@ def new_info(
     if errors:
         raise InvalidRuntimeError(subject_of(runtime), *errors)
     _reject(job, unserved)
-    _reject(job, _resource_errors(job))  # before overrides are merged, which takes longer
+    _reject(job, claim_errors(job))
+    _reject(job, _resource_errors(job))  # before patches are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
@@ -64,16 +75,18 @@ def new_info(
     trace.start({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with trace.changes_of(BY_TRAIN_JOB):
         _merge_metadata(job, labels, annotations, trace)
-        if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
-            _reject(job, merge_stored_patches(job, template, labels, annotations))
-        if job.spec.overrides():
-            _reject(job, merge_overrides(job, template, trace))
+        if pod_patches(job):
+            _reject(job, merge_patches(job, template, trace))
+    for key in names.BOOKKEEPING:
+        annotations.pop(key, None)
     with trace.changes_of(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
     with trace.changes_of(BY_TRAIN_JOB):
         _merge_resources(info, job)
-        _set_command(info, job)
+        if claims := claims_of(job):
+            _add_claims(info, job, claims)
+        _set_trainer_container(info, job)
     return info
 
 
@@ -249,6 +262,12 @@ def _merge_metadata(
         merged.update(own or {})
         for key in own or {}:
             trace.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
+    for patch in jobset_metadata_patches(job):
+        changes = (patch.labels, patch.annotations)
+        for field, merged, own in zip(METADATA, (labels, annotations), changes, strict=True):
+            merged.update(own)
+            for key in own:
+                trace.note(f"metadata.{field}[{key}]", patch.source)
 
 
 def _reject(job: TrainJob, errors: Iterable[FieldError]) -> None:
@@ -295,6 +314,59 @@ def _resources_by_container(
             )  # a launcher that is not a node does not compute
     if (container := info.trainer_container) is not None:
         yield container, resources
+
+
+def _add_claims(info: Info, job: TrainJob, claims: Sequence[ResourceClaim]) -> None:
+    """Add the resource claims to the pods of the nodes and to the containers that train."""
+    nodes = [*_claiming_containers(info)]
+    _reject(
+        job,
+        (
+            error
+            for pod_set, _ in nodes
+            for error in taken_claim_errors(claims, pod_set.spec, pod_set.name)
+        ),
+    )
+    for pod_set, container in nodes:
+        for index, claim in enumerate(claims):
+            source = f"{CLAIMS_PATH}[{index}]"
+            pod_set.add_resource_claim(claim.dump(), source)
+            container.add_resource_claim(claim.name, source)
+    if nodes:
+        info.claimed = _claimed_devices(job, info.existing)
+        if info.claimed.is_known:
+            key, count = names.ANNOTATION_CLAIMED_DEVICES, str(info.claimed.count)
+            info.annotations[key] = count
+            info.trace.note(f"metadata.annotations[{key}]", f"devices of {CLAIMS_PATH}")
+
+
+def _claiming_containers(info: Info) -> Iterator[tuple[PodSet, Container]]:
+    """Yield the containers that train, with their pods; not a launcher that is not a node."""
+    worker, trainer = info.worker, info.trainer
+    if worker is not None and (container := worker.container(names.CONTAINER_NODE)) is not None:
+        yield worker, container
+    trains = worker is None or info.layout.launcher_is_node
+    if trains and trainer is not None and (container := info.trainer_container) is not None:
+        yield trainer, container
+
+
+def _claimed_devices(job: TrainJob, existing: ClusterReader) -> ClaimedDevices:
+    """Return the devices of a node, as they were when the JobSet was created.
+
+    The environment in a JobSet is immutable, so a ResourceClaimTemplate that is replaced or deleted
+    later has no effect on it. If it is missing, the TrainJob cannot be resumed.
+    """
+    requested, job_set = requested_devices(job, existing), own_job_set(job, existing)
+    if job_set is None:
+        return requested
+    annotations: Mapping[str, str] = job_set["metadata"].get("annotations") or {}
+    recorded = annotations.get(names.ANNOTATION_CLAIMED_DEVICES, "")
+    is_number = recorded.isascii() and recorded.isdecimal() and len(recorded) <= MOST_DIGITS
+    return ClaimedDevices(
+        int(recorded) if is_number else requested.count,
+        is_known=is_number or requested.is_known,
+        error=None if job.spec.suspend else requested.error,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +416,16 @@ def _blueprints(layout: NodeLayout) -> Memo[AnyRuntime, _Blueprint]:
     )
 
 
-def _set_command(info: Info, job: TrainJob) -> None:
-    command = (job.spec.trainer or NO_TRAINER).command
-    info.command = None if command is None else list(command)
+def _set_trainer_container(info: Info, job: TrainJob) -> None:
+    """Set the image and the arguments, and the command that plugins may replace.
+
+    An empty list means the same as none: Go clients omit it when they write the object back.
+    """
+    trainer, container = job.spec.trainer or NO_TRAINER, info.trainer_container
+    info.command = list(trainer.command) if trainer.command else None
+    if container is None:
+        return
+    if trainer.image:
+        container.set("image", trainer.image, "spec.trainer.image")
+    if trainer.args:
+        container.set("args", list(trainer.args), "spec.trainer.args")

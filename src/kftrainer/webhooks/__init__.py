@@ -1,4 +1,4 @@
-"""Admission of TrainJobs and runtimes: validators, their registration and metrics.
+"""Admission of TrainJobs and runtimes: validators, a defaulter, their registration and metrics.
 
 The validation rules themselves are in `kftrainer.runtime.validation`.
 """

@@ -10,7 +10,7 @@ from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionRes
 from kftrainer.machinery.webhook.handler import OWN_RULES
 from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.webhooks.registration import KINDS, webhook_path
+from kftrainer.webhooks.registration import DEFAULTED_KINDS, KINDS, defaulter_path, webhook_path
 
 MOST_RULES: Final = 200
 NAME: Final = re.compile(r"[a-zA-Z0-9][-_./a-zA-Z0-9]{0,62}")
@@ -32,7 +32,10 @@ class Denials:
             registry=registry,
         )
         # Not the kind in the request, which the client could choose freely.
-        self._kinds = {webhook_path(resource): resource.kind for resource in KINDS}
+        self._kinds = {
+            **{webhook_path(resource): resource.kind for resource in KINDS},
+            **{defaulter_path(resource): resource.kind for resource in DEFAULTED_KINDS},
+        }
         self._rules = BoundedLabels(MOST_RULES)
         for rule in (*map(str, (*Rule, *PLUGIN_RULES)), *OWN_RULES):
             self._rules.hold(rule)

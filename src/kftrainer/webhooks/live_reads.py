@@ -8,6 +8,7 @@ import structlog
 
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
     JOB_SETS,
     PRIORITY_CLASSES,
     TRAINING_RUNTIMES,
@@ -24,10 +25,17 @@ T = TypeVar("T")
 
 ObjectRef = tuple[Resource[Any], ObjectKey]
 LiveObjects = Mapping[ObjectRef, Manifest | None]  # None if the object does not exist
-# Takes the key of a TrainJob and its runtime, which is None if its kind is not supported.
-ReducedObjects = Callable[[ObjectKey, RuntimeKey | None], Iterable[ObjectRef]]
+# Takes the key of a TrainJob, its runtime, which is None if its kind is not supported, and the
+# revision that its status records, if there is one.
+ReducedObjects = Callable[[ObjectKey, RuntimeKey | None, ObjectKey | None], Iterable[ObjectRef]]
 # A denial may depend on one of these; other kinds that planning reads cannot cause one.
-DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
+DECISIVE = (
+    TRAINING_RUNTIMES,
+    CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
+    JOB_SETS,
+    PRIORITY_CLASSES,
+)
 READ_TIMEOUT = 2.0  # seconds for all reads together, as the client waits for the response
 MOST_READS = 8  # objects; more than three are rare
 UNDECODABLE: Final = object()
@@ -37,7 +45,9 @@ class UnreadableError(Exception):
     """A response depends on an object that could not be read from the API server in time."""
 
 
-def nothing_reduced(_job: ObjectKey, _runtime: RuntimeKey | None) -> Iterable[ObjectRef]:
+def nothing_reduced(
+    _job: ObjectKey, _runtime: RuntimeKey | None, _revision: ObjectKey | None
+) -> Iterable[ObjectRef]:
     """Return no objects; for sources that hold complete objects only."""
     return ()
 

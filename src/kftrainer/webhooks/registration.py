@@ -12,7 +12,9 @@ from kftrainer.api.resources import (
 )
 
 CONFIGURATION: Final = f"validator.{names.GROUP}"
+MUTATING_CONFIGURATION: Final = f"defaulter.{names.GROUP}"
 KINDS: Final = (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAIN_JOBS)  # in this order
+DEFAULTED_KINDS: Final = (TRAIN_JOBS,)
 SERVICE_PORT: Final = 443
 # With failurePolicy Fail and no manager running, deletion and garbage collection must still
 # complete: objects that are being deleted, and changes such as finalizers, need no webhook.
@@ -36,15 +38,38 @@ def match_conditions(resource: AnyResource) -> list[dict[str, str]]:
     ]
 
 
+def mutating_match_conditions() -> list[dict[str, str]]:
+    """Return the CEL conditions under which the API server calls the mutating webhook."""
+    changes = "oldObject == null || object.?spec != oldObject.?spec"
+    return [
+        {"name": "not-being-deleted", "expression": NOT_BEING_DELETED},
+        {"name": "spec-changes", "expression": changes},
+    ]
+
+
 def webhook_name(resource: AnyResource) -> str:
-    """Return the name of the webhook for this kind, with which denial messages begin."""
+    """Return the name of the validating webhook for this kind; denial messages begin with it."""
     return f"validator.{resource.kind.lower()}.{resource.group}"
 
 
 def webhook_path(resource: AnyResource) -> str:
-    """Return the path of the webhook for this kind."""
+    """Return the path of the validating webhook for this kind."""
+    return _path("validate", resource)
+
+
+def defaulter_name(resource: AnyResource) -> str:
+    """Return the name of the mutating webhook for this kind."""
+    return f"defaulter.{resource.kind.lower()}.{resource.group}"
+
+
+def defaulter_path(resource: AnyResource) -> str:
+    """Return the path of the mutating webhook for this kind."""
+    return _path("mutate", resource)
+
+
+def _path(verb: str, resource: AnyResource) -> str:
     group = resource.group.replace(".", "-")
-    return f"/validate-{group}-{resource.version}-{resource.kind.lower()}"
+    return f"/{verb}-{group}-{resource.version}-{resource.kind.lower()}"
 
 
 def host_names(service: str, namespace: str) -> Sequence[str]:
@@ -66,28 +91,58 @@ def configuration(
         "webhooks": [
             {
                 "name": webhook_name(resource),
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
                 "failurePolicy": "Fail" if required else "Ignore",
-                "clientConfig": {
-                    "service": {
-                        "name": service,
-                        "namespace": namespace,
-                        "path": webhook_path(resource),
-                        "port": port,
-                    }
-                },
-                "rules": [
-                    {
-                        "apiGroups": [resource.group],
-                        "apiVersions": [resource.version],
-                        "resources": [resource.plural],
-                        "operations": ["CREATE", "UPDATE"],
-                    }
-                ],
+                "clientConfig": _service(service, namespace, webhook_path(resource), port),
                 "matchConditions": match_conditions(resource),
+                **_common(resource),
             }
             for resource in KINDS
+        ],
+    }
+
+
+def mutating_configuration(
+    service: str, namespace: str, *, port: int = SERVICE_PORT
+) -> dict[str, Any]:
+    """Return the MutatingWebhookConfiguration; the manager adds the CA bundle.
+
+    A TrainJob in another form is also valid, so a failure of this webhook rejects no request. It is
+    called again if another webhook changes the TrainJob, as Kueue's does.
+    """
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": MUTATING_CONFIGURATION},
+        "webhooks": [
+            {
+                "name": defaulter_name(resource),
+                "failurePolicy": "Ignore",
+                "reinvocationPolicy": "IfNeeded",
+                "clientConfig": _service(service, namespace, defaulter_path(resource), port),
+                "matchConditions": mutating_match_conditions(),
+                **_common(resource),
+            }
+            for resource in DEFAULTED_KINDS
+        ],
+    }
+
+
+def _service(name: str, namespace: str, path: str, port: int) -> dict[str, Any]:
+    return {"service": {"name": name, "namespace": namespace, "path": path, "port": port}}
+
+
+def _common(resource: AnyResource) -> dict[str, Any]:
+    """Return the fields that the webhooks of a kind have in common."""
+    return {
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "rules": [
+            {
+                "apiGroups": [resource.group],
+                "apiVersions": [resource.version],
+                "resources": [resource.plural],
+                "operations": ["CREATE", "UPDATE"],
+            }
         ],
     }
 
@@ -110,4 +165,5 @@ def external_objects(
             "spec": {"type": "ExternalName", "externalName": host},
         },
         configuration(service, namespace, port=port, required=required),
+        mutating_configuration(service, namespace, port=port),
     ]

@@ -16,6 +16,7 @@ from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import key_of_job
+from kftrainer.runtime.revisions import recorded_revision
 from kftrainer.runtime.runtimes import Runtimes, referenced_runtime
 from kftrainer.runtime.validation.large_updates import Spec, large_change_errors
 from kftrainer.runtime.validation.updates import changes_immutable_part
@@ -124,7 +125,8 @@ class TrainJobAdmission:
         Raises UnreadableError on failure: a runtime that cannot be read exists and must not be
         reported as missing.
         """
-        reduced = [*self._reduced(key_of_job(new), referenced_runtime(new))]
+        recorded = recorded_revision(new)
+        reduced = [*self._reduced(key_of_job(new), referenced_runtime(new), recorded)]
         live = await self._read(request, reduced, until)
         if len(live) < len(reduced):
             raise UnreadableError

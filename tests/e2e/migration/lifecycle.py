@@ -25,7 +25,9 @@ PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, de
 ENDED = ("Succeeded", "Failed")
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 SCHEDULING_GATES = ".spec.schedulingGates"  # removed before the pods run
-# What Kueue 0.15 adds to a TrainJob when it admits it.
+# What Kueue adds to a TrainJob when it admits it: as an override until 0.16, as a runtime patch in
+# later releases, which admit TrainJobs of 2.2 and later.
+PATCHES, QUEUE = "runtimePatches", "kueue.x-k8s.io/manager"
 PODSET = {"kueue.x-k8s.io/podset": "node"}
 FLAVOR = {"flavor": "reserved"}
 TOLERATION = {"key": "flavor", "operator": "Equal", "value": "reserved", "effect": "NoSchedule"}
@@ -222,15 +224,20 @@ class Scenario(ABC):
     async def assign_flavor(self) -> None:
         """Set where the pods run, by replacing the whole TrainJob as Kueue does."""
         jobs = [each["name"] for each in self.copy.job_set["spec"]["replicatedJobs"]]
-        entry = {
-            "targetJobs": [{"name": name} for name in jobs],
+        pods: Object = {
             "metadata": {"labels": PODSET},
             "spec": {"nodeSelector": FLAVOR, "tolerations": [TOLERATION]},
         }
+        if self.queue_field == PATCHES:
+            patched = [{"name": name, "template": {"spec": {"template": pods}}} for name in jobs]
+            template = {"spec": {"replicatedJobs": patched}}
+            entry = {"manager": QUEUE, "trainingRuntimeSpec": {"template": template}}
+        else:
+            entry = {"targetJobs": [{"name": name} for name in jobs], **pods}
 
         async def replaced() -> bool:
             job = await self.world.api.get(self.path)
-            job["spec"]["podTemplateOverrides"] = [*self.own_overrides(), entry]
+            job["spec"][self.queue_field] = [*self.own_entries(), entry]
             try:
                 await self.world.api.request("PUT", self.path, body=job)
             except ApiError as error:
@@ -241,9 +248,14 @@ class Scenario(ABC):
 
         await until(replaced, within=WITHIN, what=f"{self.key}: a write without conflict")
 
-    def own_overrides(self) -> Sequence[Object]:
-        """The overrides that the TrainJob was created with."""
-        own: Sequence[Object] = self.copy.train_job["spec"].get("podTemplateOverrides", ())
+    @property
+    def queue_field(self) -> str:
+        """The field that the queue of this release writes."""
+        return PATCHES if self.copy.case.release == "v2.3" else "podTemplateOverrides"
+
+    def own_entries(self) -> Sequence[Object]:
+        """The overrides or runtime patches that the TrainJob was created with."""
+        own: Sequence[Object] = self.copy.train_job["spec"].get(self.queue_field, ())
         return own
 
     async def end_all(self, phase: Any) -> None:
@@ -421,7 +433,7 @@ class SuspendedScenario(Scenario):
         """Kueue suspends it, waits for the end of its jobs, and takes the flavor away."""
         await self.set_suspend(suspend=True)
         await self.until_idle()
-        await self.patch({"spec": {"podTemplateOverrides": [*self.own_overrides()] or None}})
+        await self.patch({"spec": {self.queue_field: [*self.own_entries()] or None}})
         await self.until(self._has_no_flavor, "a JobSet without the flavor")
 
     def _has_no_flavor(self) -> bool:

@@ -7,7 +7,14 @@ import pytest
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.devcluster.client import ApiClient
-from tests.support.objects import COLLECTIONS, Object, replicated_job, runtime, train_job
+from tests.support.objects import (
+    COLLECTIONS,
+    DEFAULT_STATUS,
+    Object,
+    replicated_job,
+    runtime,
+    train_job,
+)
 from tests.support.runtimes import SHIPPED
 
 MODELS = {
@@ -154,7 +161,8 @@ JOBS: dict[str, Object] = {
 @pytest.mark.parametrize("spec", JOBS.values(), ids=JOBS)
 async def test_train_jobs(api: ApiClient, namespace: str, spec: Object) -> None:
     found = await stored(api, train_job(**spec), namespace)
-    assert written(found) == {**train_job(), "spec": spec_defaults(**spec)}
+    expected = {**train_job(), "spec": spec_defaults(**spec), "status": DEFAULT_STATUS}
+    assert written(found) == expected
 
 
 async def test_quantities_as_the_sdk_sends_them(api: ApiClient, namespace: str) -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
-from tests.support.objects import COLLECTIONS, Object, replicated_job, runtime, train_job
+from tests.support.objects import (
+    COLLECTIONS,
+    DEFAULT_STATUS,
+    Object,
+    replicated_job,
+    runtime,
+    train_job,
+)
 
 RUNTIME_KINDS = ("TrainingRuntime", "ClusterTrainingRuntime")
 NODE = [{"name": "node"}]
@@ -526,6 +533,6 @@ async def test_status_is_written_through_its_subresource_only(
     path = f"{COLLECTIONS['TrainJob'].format(namespace)}/job"
     status = {"conditions": [CONDITION], "jobsStatus": [COUNTS]}
     created = await create(api, {**train_job(), "status": status}, namespace)
-    assert "status" not in created
+    assert created["status"] == DEFAULT_STATUS
     written = await api.request("PUT", f"{path}/status", body={**created, "status": status})
     assert written["status"] == status

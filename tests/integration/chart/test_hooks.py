@@ -89,8 +89,13 @@ def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> Non
     assert arguments.timeout < job["activeDeadlineSeconds"] < 300  # which is how long helm waits
     assert job["backoffLimit"] == 1
     assert set(rights_in(named(objects, "ClusterRole"))) == {
-        (f"{resource}.{GROUP}", verb)
-        for resource in ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
+        (resource, verb)
+        for resource in (
+            f"trainjobs.{GROUP}",
+            f"trainingruntimes.{GROUP}",
+            f"clustertrainingruntimes.{GROUP}",
+            "controllerrevisions.apps",
+        )
         for verb in ("list", "delete")
     }
     longer = rendered(CRDS_NOT_KEPT, {"hooks": {"purge": {"timeoutSeconds": 900}}})

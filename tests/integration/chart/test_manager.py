@@ -92,7 +92,8 @@ def test_names_are_those_of_kubeflow_trainer(rendered: Rendering) -> None:
 def test_another_name_is_everywhere(rendered: Rendering) -> None:
     other = {"fullnameOverride": "mine", "metrics": {"serviceMonitor": {"enabled": True}}}
     objects = rendered(other)
-    fixed = {"kubeflow-trainer-public", "validator.trainer.kubeflow.org"}
+    hooks = {f"{role}.trainer.kubeflow.org" for role in ("validator", "defaulter")}
+    fixed = {"kubeflow-trainer-public", *hooks}
     names = {each["metadata"]["name"] for each in objects} - fixed
     assert all(each.startswith("mine-") for each in names), names
     [text] = named(objects, "ConfigMap", "mine-config")["data"].values()
@@ -239,7 +240,8 @@ def test_disabled_features_are_not_rendered(rendered: Rendering) -> None:
     assert settings.webhook.address == ""
     assert settings.metrics.address == "0"
     assert [each["name"] for each in container_in(objects)["ports"]] == ["health"]
-    for kind in ("Service", "Secret", "ValidatingWebhookConfiguration"):
+    kinds = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+    for kind in ("Service", "Secret", *kinds):
         assert not of_kind(objects, kind)
     assert named(objects, "NetworkPolicy", MANAGER)["spec"]["ingress"] == []
 

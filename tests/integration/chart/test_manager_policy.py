@@ -48,7 +48,7 @@ def test_policies_apply_to_the_managers_account_only(
     objects = render(helm_program, given, name=name, namespace=namespace)
     policies, bindings = of_kind(objects, POLICY), of_kind(objects, BINDING)
     expected = f"request.userInfo.username == 'system:serviceaccount:{namespace}:{user}'"
-    assert [condition(each) for each in policies] == [expected] * 3
+    assert [condition(each) for each in policies] == [expected] * 4
     assert [each["spec"] for each in bindings] == [
         {"policyName": each["metadata"]["name"], "validationActions": ["Deny"]} for each in policies
     ]
@@ -69,7 +69,7 @@ def test_no_secret_is_exempt_where_the_manager_makes_no_certificate(
 
 
 @pytest.mark.parametrize(
-    ("served", "count"), [((), 3), (("v1/Secret",), 0), (("v1/Secret", SERVED), 3)]
+    ("served", "count"), [((), 4), (("v1/Secret",), 0), (("v1/Secret", SERVED), 4)]
 )
 def test_policies_are_rendered_unless_the_server_is_known_not_to_serve_them(
     helm_program: Path, served: tuple[str, ...], count: int

@@ -11,7 +11,7 @@ from kftrainer.devcluster.artifacts.manifests import Loader
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.machinery.webhook.path_tokens import TOKEN
-from kftrainer.webhooks.registration import configuration
+from kftrainer.webhooks.registration import configuration, mutating_configuration
 from tests.integration.chart.test_manager import MANAGER, configuration_in, deployment_in
 from tests.support.helm import (
     CHART,
@@ -64,8 +64,13 @@ def tokens_of(objects: list[Object]) -> list[str]:
     ]
     tokens = [token for each in secrets for token in each["stringData"]["tokens"].split("\n")]
     called = tokens[0] if tokens else "plain"
-    found = named(objects, "ValidatingWebhookConfiguration")["webhooks"]
-    expected = configuration(MANAGER, "any")["webhooks"]
+    found = [
+        each
+        for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+        for each in named(objects, kind)["webhooks"]
+    ]
+    own = (configuration(MANAGER, "any"), mutating_configuration(MANAGER, "any"))
+    expected = [each for configured in own for each in configured["webhooks"]]
     for each, plain in zip(found, expected, strict=True):
         path = plain["clientConfig"]["service"]["path"]
         with_token = path if called == "plain" else f"{path}/{called}"

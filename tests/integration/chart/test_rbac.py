@@ -64,7 +64,9 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "trainjobs/status.trainer.kubeflow.org": {"patch"},
         "trainingruntimes.trainer.kubeflow.org": {"get", *READ, "patch"},
         "clustertrainingruntimes.trainer.kubeflow.org": {"get", *READ, *WRITE, "delete"},
-        "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE},
+        "controllerrevisions.apps": {"get", *READ, "create", "delete"},
+        "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE, "delete"},
+        "resourceclaimtemplates.resource.k8s.io": READ,
         "jobs.batch": READ,
         "events": {*READ, *WRITE},
         "secrets": WRITE,
@@ -74,13 +76,19 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "runtimeclasses.node.k8s.io": READ,
         "priorityclasses.scheduling.k8s.io": {"get", *READ},
         "validatingwebhookconfigurations.admissionregistration.k8s.io": {"get", *READ, "update"},
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io": {"get", *READ, "update"},
         "tokenreviews.authentication.k8s.io": {"create"},
         "subjectaccessreviews.authorization.k8s.io": {"create"},
     }
-    [webhooks] = [
-        rule for rule in role["rules"] if "validatingwebhookconfigurations" in rule["resources"]
-    ]
-    assert webhooks["resourceNames"] == ["validator.trainer.kubeflow.org"]
+    names = {
+        tuple(rule["resources"]): rule["resourceNames"]
+        for rule in role["rules"]
+        if rule["apiGroups"] == ["admissionregistration.k8s.io"]
+    }
+    assert names == {
+        ("validatingwebhookconfigurations",): ["validator.trainer.kubeflow.org"],
+        ("mutatingwebhookconfigurations",): ["defaulter.trainer.kubeflow.org"],
+    }
 
 
 def test_namespaced_role_of_the_manager(rendered: Rendering) -> None:
@@ -101,9 +109,8 @@ def test_namespaced_role_of_the_manager(rendered: Rendering) -> None:
 def test_disabled_features_have_no_permissions(rendered: Rendering) -> None:
     alone = rendered(ALONE, CERT_MANAGER)
     assert not [each for each in of_kind(alone, "Role") if each["metadata"]["name"] == MANAGER]
-    assert not verbs(
-        cluster_role(alone), "validatingwebhookconfigurations.admissionregistration.k8s.io"
-    )
+    for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+        assert not verbs(cluster_role(alone), f"{kind}.admissionregistration.k8s.io")
     without = cluster_role(rendered(WITHOUT_WEBHOOK))
     assert verbs(without, "trainingruntimes.trainer.kubeflow.org") == {"get", *READ, "patch"}
     assert "get" in verbs(without, "clustertrainingruntimes.trainer.kubeflow.org")
@@ -176,6 +183,7 @@ def test_namespaces_limit_the_permissions_to_them(rendered: Rendering) -> None:
         "runtimeclasses.node.k8s.io",
         "priorityclasses.scheduling.k8s.io",
         "validatingwebhookconfigurations.admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
         "tokenreviews.authentication.k8s.io",
         "subjectaccessreviews.authorization.k8s.io",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.webhooks.registration import configuration, host_names
+from kftrainer.webhooks.registration import configuration, host_names, mutating_configuration
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_manager import (
     CERTIFICATE,
@@ -19,8 +19,8 @@ from tests.integration.chart.value_sets import AUTHORITY, CERT_MANAGER, PROVIDED
 from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
 
 
-def webhooks_in(objects: list[Object]) -> Object:
-    return named(objects, "ValidatingWebhookConfiguration")
+def webhooks_in(objects: list[Object], kind: str = "Validating") -> Object:
+    return named(objects, f"{kind}WebhookConfiguration")
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
@@ -33,9 +33,41 @@ def test_registration_matches_the_manager(rendered: Rendering, policy: str) -> N
     assert found["webhooks"] == expected["webhooks"]
 
 
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+def test_mutating_registration_matches_the_manager(rendered: Rendering, policy: str) -> None:
+    values = {"webhook": {"failurePolicy": policy, "timeoutSeconds": 7}}
+    found = webhooks_in(rendered(values), "Mutating")
+    expected = mutating_configuration(MANAGER, NAMESPACE)
+    assert found["metadata"]["name"] == expected["metadata"]["name"]
+    [webhook] = expected["webhooks"]
+    assert found["webhooks"] == [{**webhook, "timeoutSeconds": 7}]
+
+
+def test_both_kinds_of_webhooks_have_the_same_settings(rendered: Rendering) -> None:
+    values = {
+        "watchNamespaces": TEAMS,
+        "webhook": {"annotations": {"a": "b"}, "pathTokens": ["0123456789abcdef"]},
+    }
+    objects = rendered(PROVIDED, {"certs": {"caBundle": AUTHORITY}}, values)
+    ours, theirs = webhooks_in(objects), webhooks_in(objects, "Mutating")
+    for field in ("annotations", "labels"):
+        assert ours["metadata"][field] == theirs["metadata"][field]
+    [defaulter] = theirs["webhooks"]
+    validator = ours["webhooks"][-1]
+    for field in ("namespaceSelector", "rules", "timeoutSeconds", "sideEffects"):
+        assert defaulter[field] == validator[field]
+    path = validator["clientConfig"]["service"]["path"].replace("validate", "mutate")
+    assert defaulter["clientConfig"] == {
+        **validator["clientConfig"],
+        "service": {**validator["clientConfig"]["service"], "path": path},
+    }
+
+
 def test_ca_bundle_is_written_by_the_manager_only(rendered: Rendering) -> None:
     objects = rendered()
-    assert all("caBundle" not in each["clientConfig"] for each in webhooks_in(objects)["webhooks"])
+    for kind in ("Validating", "Mutating"):
+        webhooks = webhooks_in(objects, kind)["webhooks"]
+        assert all("caBundle" not in each["clientConfig"] for each in webhooks)
     # Keys of its own, even empty ones, would be helm's, and taken from the manager.
     assert set(named(objects, "Secret")) == {"apiVersion", "kind", "metadata", "type"}
 

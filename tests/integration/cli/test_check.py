@@ -18,6 +18,7 @@ from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import MERGE, admitting_manager, register, unregister
 
 WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
+DEFAULTER = "defaulter.trainjob.trainer.kubeflow.org"
 KNOWN = "ok: the API server serves TrainJob, TrainingRuntime, ClusterTrainingRuntime"
 NAMES = [str(each["metadata"]["name"]) for each in SHIPPED]
 EXPECTED = [flag for name in NAMES for flag in ("--runtime", name)]
@@ -45,6 +46,7 @@ async def test_check_with_the_documented_permissions_passes(
         assert ended.out[3:] == [
             f"ok: all expected runtimes exist: {', '.join(NAMES)}",
             f"ok: the webhook {WEBHOOK} rejects an invalid TrainJob",
+            f"ok: the webhook {DEFAULTER} changes TrainJobs to their stored form",
             f"ok: a valid TrainJob is admitted with runtime {', '.join(NAMES)}",
         ]
         assert await team.all("TrainJob") == []

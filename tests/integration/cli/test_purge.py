@@ -88,7 +88,12 @@ async def test_purge_with_the_documented_permissions_deletes_everything_so_that_
     plane: ControlPlane, admin: ApiClient, team: Team, folder: Path, pytestconfig: pytest.Config
 ) -> None:
     user = f"remover-{team.namespace}"
-    kinds = ["trainjobs", "trainingruntimes", "clustertrainingruntimes"]
+    kinds = [
+        "trainjobs",
+        "trainingruntimes",
+        "clustertrainingruntimes",
+        "controllerrevisions",
+    ]
     await allow(admin, user, ["list", "delete"], kinds)
     other = Team(admin, await plane.create_namespace(admin))
     async with ready_manager(plane, "--runtimes", str(folder)) as manager:
@@ -101,7 +106,7 @@ async def test_purge_with_the_documented_permissions_deletes_everything_so_that_
         assert ended.out[-1] in (DONE, BACK), "it may come back a moment later"
         assert ended.out[0].startswith("deleting 4 TrainJobs: ")
         for each in (team, other):
-            for kind in ("TrainJob", "JobSet", "TrainingRuntime"):
+            for kind in ("TrainJob", "JobSet", "TrainingRuntime", "ControllerRevision"):
                 assert await each.all(kind) == [], "gone means gone"
         # The manager has brought its runtime back, with nothing to hold it.
         back = await cluster_runtime(admin, "shipped")

@@ -24,6 +24,7 @@ ROOTS = {
     "Secret": ("/api/v1", "secrets"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
+    "ControllerRevision": ("/apis/apps/v1", "controllerrevisions"),
     "PodGroup": ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     "Volcano": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
 }
@@ -252,6 +253,18 @@ class Team:
             return found if IN_USE in finalizers(found) else None
 
         return await until(in_use, within=self.within, what=f"the runtime {name} being in use")
+
+    async def without_revision(self, name: str = JOB) -> None:
+        """Turn the TrainJob into one of an earlier release, which follows its runtime."""
+
+        async def recorded() -> bool:
+            job = await self.get("TrainJob", name)
+            return "runtimeRevision" in job.get("status", {})
+
+        if not await recorded():
+            await self.job_set_says(rows=[ROW], name=name)
+        await until(recorded, within=self.within, what=f"the revision of {name} being recorded")
+        await self.patch("TrainJob", name, {"status": {"runtimeRevision": None}}, "/status")
 
     async def touch(self, manager: ManagerProcess, name: str = JOB, kind: str = "TrainJob") -> None:
         """Label the object, and wait until the manager has looked at its TrainJob since then.

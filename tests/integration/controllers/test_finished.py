@@ -14,6 +14,7 @@ from tests.integration.controllers.team import (
     reconciles,
 )
 from tests.support.managers import ManagerProcess
+from tests.support.objects import DEFAULT_STATUS
 
 HOLD = "example.org/hold"
 
@@ -111,7 +112,7 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
     await team.touch(manager)
     job = await team.get("TrainJob")
     assert await team.children() == []
-    assert "status" not in job
+    assert job["status"] == DEFAULT_STATUS
     assert "finalizers" not in job["metadata"]
     assert await team.all("Event") == []
 

@@ -21,6 +21,7 @@ from tests.integration.controllers.team import (
 from tests.integration.controllers.test_writes import is_watch_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.objects import DEFAULT_STATUS
 from tests.support.other_releases import definitions
 
 FOREIGN = "ForeignJobSet"
@@ -188,11 +189,11 @@ async def test_jobset_whose_uid_was_not_recorded_is_adopted_after_a_restart(
     await team.create_job()
     created = await team.until_there("JobSet")
     await team.touch(alone)
-    assert "status" not in await team.get("TrainJob")
+    assert (await team.get("TrainJob"))["status"] == DEFAULT_STATUS
     alone.kill()
     alone.start()
     await team.touch(alone)
-    assert "status" not in await team.get("TrainJob")
+    assert (await team.get("TrainJob"))["status"] == DEFAULT_STATUS
     await team.job_set_says(rows=[ROW])
     job = await until_recorded(team, created["metadata"]["uid"])
     assert job["status"]["jobsStatus"] == [ROW]
@@ -223,11 +224,12 @@ async def test_jobset_observed_by_an_earlier_release_is_adopted_and_recorded(
 
 @asynccontextmanager
 async def older_definition(team: Team) -> AsyncIterator[None]:
-    """The CRD of a release without `status.jobSet`, for the length of the block."""
+    """The CRD of a release that records no UID and no revision, for the length of the block."""
     [crd] = [each for each in definitions() if each["spec"]["names"]["kind"] == "TrainJob"]
     older = deepcopy(crd)
     [version] = older["spec"]["versions"]
-    del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["jobSet"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    del status["jobSet"], status["runtimeRevision"]
     head = {"apiVersion": crd["spec"]["group"] + "/" + version["name"], "kind": "TrainJob"}
 
     async def until_declared(*, declared: bool) -> None:
@@ -266,7 +268,8 @@ async def test_status_is_written_with_the_crd_of_an_older_release(
         await team.create_runtime()
         job = await team.until_without("Blocked")
         assert conditions_of(job)["Suspended"]["status"] == "True"
-        assert "jobSet" not in job["status"]
+        assert {"jobSet", "runtimeRevision"}.isdisjoint(job["status"])
         await team.suspend(suspend=False)
         await team.until_says("Suspended", "Resumed", "False")
-    assert len(alone.log_entries("jobset_uid_not_recorded")) == 1
+    events = ("jobset_uid_not_recorded", "runtime_revision_not_recorded")
+    assert [len(alone.log_entries(each)) for each in events] == [1, 1]

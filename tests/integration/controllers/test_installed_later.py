@@ -179,7 +179,8 @@ async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_retur
         await team.api.apply_crd(definitions["JobSet"])
         again = await team.until_there("JobSet", "running")
         recovered = await team.until_without("Blocked", "running")
-        assert recovered["status"] == {"jobSet": {"uid": again["metadata"]["uid"]}}
+        assert recovered["status"]["jobSet"] == {"uid": again["metadata"]["uid"]}
+        assert {"conditions", "jobsStatus"}.isdisjoint(recovered["status"])
         await team.job_set_says(COMPLETED, name="running")
         await team.until_says("Complete", COMPLETED["reason"], name="running")
         await team.touch(manager, "ended")
@@ -264,7 +265,13 @@ async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
     await allow(team.api, user, ("get", "list", "watch", "patch"), cluster_kinds)
     await allow(team.api, user, ("*",), in_=team.namespace)
     all_but_job_sets = ("trainjobs", "trainjobs/status", "trainingruntimes", "events", "jobs")
-    unused = ("secrets", "configmaps", "limitranges")
+    unused = (
+        "controllerrevisions",
+        "secrets",
+        "configmaps",
+        "limitranges",
+        "resourceclaimtemplates",
+    )
     await allow(team.api, user, ("*",), (*all_but_job_sets, *unused), in_=other.namespace)
     for each in (team, other):
         await each.create_runtime()

@@ -150,6 +150,7 @@ async def test_suspension_that_failed_is_retried_although_the_runtime_is_invalid
     runtime = await team.create_runtime()
     await team.create_job()
     await team.until_there("JobSet")
+    await team.without_revision()
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
     async with rejecting(team, NEVER):
@@ -210,6 +211,7 @@ async def test_jobset_that_another_client_resumes_is_suspended_with_growing_paus
     runtime = await team.create_runtime()
     await team.create_job()
     await team.until_there("JobSet")
+    await team.without_revision()
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
     await team.patch("TrainingRuntime", "torch", {"spec": runtime["spec"]})

@@ -13,6 +13,7 @@ from tests.integration.controllers.test_retries import (
     with_finalizer,
 )
 from tests.support.managers import ManagerProcess
+from tests.support.objects import DEFAULT_STATUS
 
 CLOCK = SystemClock()
 
@@ -60,7 +61,7 @@ async def test_object_of_an_earlier_trainjob_of_the_same_name_is_awaited_silentl
     ours = await team.until_there(kind, name)
     assert ours["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     await team.touch(manager)
-    assert "status" not in await team.get("TrainJob")
+    assert (await team.get("TrainJob"))["status"] == DEFAULT_STATUS
     assert await team.all("Event") == []
 
 
@@ -76,7 +77,7 @@ async def test_object_that_is_being_deleted_is_awaited_silently(
     await team.patch(kind, name, {"metadata": {"finalizers": None}})
     await team.until_there("JobSet")
     await team.touch(manager)
-    assert "status" not in await team.get("TrainJob")
+    assert (await team.get("TrainJob"))["status"] == DEFAULT_STATUS
     assert await team.all("Event") == []
 
 
@@ -88,17 +89,22 @@ async def test_status_has_no_empty_lists_and_loses_those_of_older_releases(
     await team.create_runtime()
     job = await team.until_without("Blocked")
     uid = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
-    assert job["status"] == {"jobSet": uid}
+    nodes = {"ready": 0, "desired": 1}
+    own = {"jobSet": uid, "runtimeRevision": job["status"]["runtimeRevision"]}
+    assert job["status"] == {**own, "state": "Pending", "nodes": nodes}
     await team.job_set_says(rows=[ROW])
     job = await team.until_rows(ROW)
-    assert job["status"] == {"jobsStatus": [ROW], "jobSet": uid}
+    running = {"state": "Running", "nodes": {"ready": 1, "desired": 1}}
+    assert job["status"] == {"jobsStatus": [ROW], **own, **running}
     await team.patch("TrainJob", JOB, {"status": {"conditions": []}}, "/status")
     await team.touch(manager)
-    assert (await team.get("TrainJob"))["status"] == {"jobsStatus": [ROW], "jobSet": uid}
+    found = (await team.get("TrainJob"))["status"]
+    assert found == {"jobsStatus": [ROW], **own, **running}
     await team.job_set_says()
 
     async def no_rows() -> bool:
-        return (await team.get("TrainJob"))["status"] == {"jobSet": uid}
+        wanted = {**own, "state": "Pending", "nodes": nodes}
+        return bool((await team.get("TrainJob"))["status"] == wanted)
 
     await until(no_rows, within=ANY_MOMENT, what="the last row being removed")
     await team.patch("TrainJob", JOB, {"status": {"conditions": [], "jobsStatus": []}}, "/status")
@@ -106,4 +112,4 @@ async def test_status_has_no_empty_lists_and_loses_those_of_older_releases(
     assert await no_rows()
     await team.job_set_says(COMPLETED)
     job = await team.until_says("Complete", COMPLETED["reason"])
-    assert set(job["status"]) == {"conditions", "jobSet"}
+    assert set(job["status"]) == {"conditions", *own, "state", "nodes"}

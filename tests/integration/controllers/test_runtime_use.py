@@ -183,6 +183,7 @@ async def test_a_changed_runtime_concerns_suspended_jobs_and_none_that_run(
     for name, suspend in (("runs", False), ("waits", True), ("done", False)):
         await team.create_job(name, runtime="mpi", suspend=suspend)
         await team.until_there("JobSet", name)
+        await team.without_revision(name)
     await team.job_set_says(COMPLETED, name="done")
     await team.until_says("Complete", COMPLETED["reason"], name="done")
     untouched = {
@@ -206,6 +207,7 @@ async def test_immutable_jobset_fields_are_kept_and_reported_once(
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True)
     await team.until_says("Suspended", "Suspended")
+    await team.without_revision()
     hostfile = await team.get("ConfigMap", f"{JOB}-mpi-hostfile")
     await team.patch("TrainingRuntime", "mpi", {"spec": with_pods_in("east", num_nodes=5)})
     kept = await until_in_zone(team, JOB, "east")

@@ -430,7 +430,8 @@ async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
     files.put("torch")
     await allow(api, user, ["get", "list", "watch"])
     jobs = f"{user}-jobs"
-    await allow(api, user, ["*"], ["trainjobs", "trainjobs/status", "jobsets", "events"], name=jobs)
+    kinds = ["trainjobs", "trainjobs/status", "controllerrevisions", "jobsets", "events"]
+    await allow(api, user, ["*"], kinds, name=jobs)
     flags = ("--runtimes", str(files.folder), "--log-level", "debug")
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
         entry = await until_logged(manager, "reconcile_failed", name, 3)

@@ -12,12 +12,13 @@ from tests.integration.controllers.team import (
     COMPLETED,
     FAILED,
     JOB,
+    MERGE,
     ROW,
     Team,
     conditions_of,
 )
 from tests.support.managers import ManagerProcess
-from tests.support.objects import API
+from tests.support.objects import API, DEFAULT_STATUS
 
 LONG_AGO = "2020-02-20T20:20:20Z"
 OTHERS = {
@@ -106,7 +107,71 @@ async def test_terminal_jobset_condition_is_copied_with_message_and_time(
     job = await team.until_says(kind, end["reason"])
     job_set = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
     conditions = [{**end, "type": kind}]
-    assert job["status"] == {"conditions": conditions, "jobsStatus": rows, "jobSet": job_set}
+    assert job["status"] == {
+        "conditions": conditions,
+        "jobsStatus": rows,
+        "jobSet": job_set,
+        "runtimeRevision": job["status"]["runtimeRevision"],
+        "state": kind,
+        "nodes": {"ready": 1, "desired": 1},
+    }
+
+
+async def test_state_and_nodes_follow_the_jobset(team: Team, manager: ManagerProcess) -> None:
+    await team.create_runtime()
+    created = await team.create_job(trainer={"numNodes": 2})
+    assert created["status"] == DEFAULT_STATUS
+    await team.until_there("JobSet")
+    none = {**ROW, "ready": 0}
+    ended = {**none, "active": 0, "succeeded": 1}
+    for row, state, ready in ((none, "Pending", 0), (ROW, "Running", 2), (ended, "Running", 2)):
+        await team.job_set_says(rows=[row])
+        status = (await team.until_rows(row))["status"]
+        assert (status["state"], status["nodes"]) == (state, {"ready": ready, "desired": 2})
+    await team.job_set_says(COMPLETED, rows=[ended])
+    status = (await team.until_says("Complete", COMPLETED["reason"]))["status"]
+    assert (status["state"], status["nodes"]) == ("Complete", {"ready": 2, "desired": 2})
+
+
+async def test_pods_that_are_ready_are_counted_before_their_job_is_ready(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job(trainer={"numNodes": 3})
+    job_set = await team.until_there("JobSet")
+    await team.job_set_says(rows=[{**ROW, "ready": 0}])
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "controller": True}
+    identity = {"name": JOB, "uid": job_set["metadata"]["uid"]}
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": JOB,
+        "jobset.sigs.k8s.io/replicatedjob-name": "node",
+    }
+    pods = {"containers": [{"name": "node", "image": "x"}], "restartPolicy": "Never"}
+    spec = {"parallelism": 3, "completions": 3, "template": {"spec": pods}}
+    metadata = {
+        "name": "train-node-0",
+        "labels": labels,
+        "ownerReferences": [{**owner, **identity}],
+    }
+    await team.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    foreign = {**metadata, "name": "other", "ownerReferences": []}
+    await team.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": foreign, "spec": spec})
+
+    async def until_ready(pods: int) -> None:
+        async def is_ready() -> bool:
+            nodes = (await team.get("TrainJob"))["status"].get("nodes")
+            return bool(nodes == {"ready": pods, "desired": 3})
+
+        await until(is_ready, within=ANY_MOMENT, what=f"{pods} ready nodes")
+
+    await until_ready(0)
+    for ready in (2, 1):
+        for name, number in (("train-node-0", ready), ("other", 2)):
+            path = f"/apis/batch/v1/namespaces/{team.namespace}/jobs/{name}/status"
+            body = {"status": {"active": 3, "ready": number}}
+            await team.api.request("PATCH", path, body=body, content_type=MERGE)
+        await until_ready(ready)
+    assert (await team.get("TrainJob"))["status"]["state"] == "Pending"
 
 
 async def test_an_end_that_is_not_true_is_none(team: Team, manager: ManagerProcess) -> None:

@@ -18,8 +18,8 @@ CREATION_COUNT = "kftrainer_trainjob_jobset_creation_seconds_count"
 RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
 DURATION_COUNT = "kftrainer_trainjob_duration_seconds_count"
 OURS = ("trainjobs", "trainjobs/status", "trainingruntimes", "clustertrainingruntimes")
-THEIRS = ("jobsets", "podgroups", "secrets", "configmaps", "events")
-OF_KUBERNETES = ("limitranges", "runtimeclasses", "priorityclasses")
+THEIRS = ("controllerrevisions", "jobsets", "podgroups", "secrets", "configmaps", "events")
+OF_KUBERNETES = ("limitranges", "runtimeclasses", "priorityclasses", "resourceclaimtemplates")
 
 
 async def until_counted(metrics: Scraper, name: str, count: int) -> None:

@@ -88,10 +88,16 @@ def written(proxy: FaultProxy, since: int = 0) -> list[str]:
     return [described(each) for each in _in_watched_namespaces(proxy, since) if each.is_write]
 
 
+REVISION = "POST controllerrevisions"  # by the first TrainJob of a runtime
 LIVES = {
-    "torch": [f"PATCH jobsets/{JOB}"],
-    "mpi": [f"PATCH secrets/{KEYS}", f"PATCH configmaps/{HOSTFILE}", f"PATCH jobsets/{JOB}"],
-    "gang": [f"PATCH podgroups/{JOB}", f"PATCH jobsets/{JOB}"],
+    "torch": [REVISION, f"PATCH jobsets/{JOB}"],
+    "mpi": [
+        REVISION,
+        f"PATCH secrets/{KEYS}",
+        f"PATCH configmaps/{HOSTFILE}",
+        f"PATCH jobsets/{JOB}",
+    ],
+    "gang": [REVISION, f"PATCH podgroups/{JOB}", f"PATCH jobsets/{JOB}"],
 }
 
 

@@ -7,13 +7,15 @@ import asyncio
 import gc
 import logging
 import random
+from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Collection, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import orjson
 import pytest
 import structlog
@@ -27,16 +29,20 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.handler import admission
 from kftrainer.machinery.webhook.limits import Limits
 from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
+from kftrainer.runtime.canonical_form import canonical_train_job
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import Denials
-from kftrainer.webhooks.registration import webhook_path
+from kftrainer.webhooks.registration import defaulter_path, webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
+from kftrainer.webhooks.trainjob_defaulter import TrainJobDefaulter
+from tests.support.fake_clock import FakeClock
 from tests.support.near_valid_documents import Mutations
+from tests.support.other_releases import KUEUE_ENTRY, SDK_PATCH
 from tests.support.raw_https import (
     RawTlsConnection,
     Reply,
@@ -56,6 +62,8 @@ GROWTH = 1.15
 SHORT_LIMITS = Limits(silent_within=3.0, headers_within=3.0, body_within=1.0, drain_within=0.2)
 JOBS = webhook_path(TRAIN_JOBS)
 RUNTIMES = webhook_path(CLUSTER_TRAINING_RUNTIMES)
+MUTATING = defaulter_path(TRAIN_JOBS)
+CLOCK = FakeClock()  # of the times of patches
 
 
 def originals() -> Iterator[tuple[str, Review]]:
@@ -76,6 +84,16 @@ def originals() -> Iterator[tuple[str, Review]]:
         job = train_job(runtimeRef=reference, podTemplateOverrides=overrides)
         tuned = train_job(runtimeRef=reference, initializer={"model": {"storageUri": "hf://a/b"}})
         tuned["spec"]["trainer"] |= {"command": ["tune", "run"], "args": ["model.quantize_base=1"]}
+        written = train_job(
+            runtimeRef=reference,
+            podTemplateOverrides=overrides,
+            trainer={"env": [], "resourcesPerNode": {"limits": {"cpu": 4.0}, "requests": {}}},
+            runtimePatches=[KUEUE_ENTRY, SDK_PATCH],
+        )
+        yield MUTATING, review(written)
+        yield MUTATING, review(written, job, operation="UPDATE")
+        yield MUTATING, review(job, written, operation="UPDATE")
+        yield MUTATING, review(None, job, operation="DELETE")
         yield JOBS, review(job)
         yield JOBS, review(tuned)
         yield JOBS, review(job, tuned, operation="UPDATE")
@@ -123,6 +141,7 @@ async def fuzzed_server(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Fuzzed
     clock, metrics = SystemClock(), Metrics()
     framework = load_framework()
     validators = {
+        MUTATING: TrainJobDefaulter(clock=CLOCK),
         JOBS: TrainJobAdmission(Runtimes(framework), GivenObjects(SHIPPED), None),
         **{
             webhook_path(each): RuntimeAdmission(each, framework)
@@ -159,7 +178,20 @@ def uid_in(body: bytes) -> object:
     return orjson.loads(body)["request"]["uid"]
 
 
-def is_review(reply: Reply, uid: object) -> bool:
+def is_patch(response: dict[str, Any]) -> bool:
+    """Whether the patch, if there is one, is one that an API server takes, of the spec only."""
+    if "patch" not in response:
+        return "patchType" not in response
+    operations = orjson.loads(b64decode(response["patch"], validate=True))
+    return (
+        response["patchType"] == "JSONPatch"
+        and response["allowed"]
+        and bool(operations)
+        and all(each["path"].startswith("/spec/") for each in operations)
+    )
+
+
+def is_review(reply: Reply, uid: object, path: str = JOBS) -> bool:
     """Whether it is an answer that an API server takes."""
     review_ = orjson.loads(reply.body)
     response = review_["response"]
@@ -169,19 +201,36 @@ def is_review(reply: Reply, uid: object) -> bool:
         and response["uid"] == uid
         and isinstance(response["allowed"], bool)
         and response["allowed"] == (response["status"]["code"] == 200)
-        and "patch" not in response
+        and (path == MUTATING or "patch" not in response)
+        and is_patch(response)
         and all(isinstance(each, str) for each in response.get("warnings", ()))
     )
 
 
-def check(reply: Reply, body: bytes) -> None:
-    """The property: a review with the uid that was sent, or a 4xx with a line of text."""
+def check(reply: Reply, body: bytes, path: str) -> None:
+    """The property: a review with the uid that was sent, or a 4xx with a line of text.
+
+    The defaulter allows every request, and its patch can be applied.
+    """
     if reply.status == 200:
-        assert is_review(reply, uid_in(body)), (reply, body[:2000])
-        assert orjson.loads(reply.body)["response"]["status"]["code"] < 500, (reply, body[:2000])
+        assert is_review(reply, uid_in(body), path), (reply, body[:2000])
+        response = orjson.loads(reply.body)["response"]
+        assert response["status"]["code"] < 500, (reply, body[:2000])
+        if path == MUTATING:
+            assert response["allowed"], (reply, body[:2000])
+            check_patch(response, orjson.loads(body)["request"])
     else:
         assert 400 <= reply.status < 500, (reply, body[:2000])
         assert reply.body.count(b"\n") == 1, (reply, body[:2000])
+
+
+def check_patch(response: dict[str, Any], request: dict[str, Any]) -> None:
+    """The patch can be applied, and the result needs no further patch."""
+    if "patch" in response:
+        operations = orjson.loads(b64decode(response["patch"]))
+        patched = jsonpatch.apply_patch(request["object"], operations)
+        old = request["oldObject"] if request["operation"] == "UPDATE" else None
+        assert canonical_train_job(old, patched, CLOCK.now()) == patched
 
 
 def malformed_request(rng: random.Random, path: str, body: bytes) -> bytes:  # noqa: PLR0911
@@ -211,13 +260,14 @@ def malformed_request(rng: random.Random, path: str, body: bytes) -> bytes:  # n
 class Fuzzer:
     """Sends requests over some connections at a time, and looks at every answer."""
 
-    def __init__(self, fuzzed: FuzzedServer) -> None:
+    def __init__(self, fuzzed: FuzzedServer, paths: Collection[str]) -> None:
         self._server = fuzzed
         self._rng = random.Random(SEED)  # noqa: S311
         self._mutations = Mutations(self._rng)
-        self._originals = list(originals())
+        self._originals = [each for each in originals() if each[0] in paths]
         self._left = REQUESTS
         self.statuses: Counter[int] = Counter()
+        self.patches = 0
         self.memory: list[int] = []
 
     async def run(self) -> None:
@@ -248,8 +298,9 @@ class Fuzzer:
             return None
         reply = await wire.reply()
         assert reply is not None, request[:2000]
-        check(reply, body)
+        check(reply, body, path)
         self.statuses[reply.status] += 1
+        self.patches += path == MUTATING and b'"patch"' in reply.body
         return reply
 
 
@@ -264,7 +315,7 @@ async def test_any_request_gets_a_review_or_a_4xx(
 ) -> None:
     with no_failures(caplog):
         async with fuzzed_server() as server:
-            fuzzer = Fuzzer(server)
+            fuzzer = Fuzzer(server, {JOBS, RUNTIMES})
             await fuzzer.run()
             assert await server.is_well()
             assert server.panics == 0
@@ -277,6 +328,23 @@ async def test_any_request_gets_a_review_or_a_4xx(
     )
     assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
     assert fuzzer.statuses[200] > REQUESTS / 4, "most are no longer looked at by validators"
+    assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}
+    before, after = fuzzer.memory
+    assert after < before * GROWTH, "memory grows with the number of requests"
+
+
+async def test_any_request_to_the_mutating_webhook_gets_a_patch_that_applies_or_a_4xx(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with no_failures(caplog):
+        async with fuzzed_server() as server:
+            fuzzer = Fuzzer(server, {MUTATING})
+            await fuzzer.run()
+            assert await server.is_well()
+            assert server.panics == 0
+            assert not server.broken_rules, "it denies nothing"
+    assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
+    assert fuzzer.patches > REQUESTS / 8
     assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}
     before, after = fuzzer.memory
     assert after < before * GROWTH, "memory grows with the number of requests"

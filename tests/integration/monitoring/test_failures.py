@@ -20,7 +20,7 @@ from tests.support.webhooks import register, unregister, webhook_flags
 
 WITHIN = 90.0
 READ = ("get", "list", "watch")
-CONFIGURATIONS = "validatingwebhookconfigurations"
+CONFIGURATIONS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 
 
 class ManagerEndpoints:
@@ -103,7 +103,7 @@ async def test_manager_is_up_and_not_ready_while_the_ca_bundle_is_missing(
             "webhooks", "does not trust the certificate's authority"
         )
         await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=0))
-        await allow(api, user, ["update"], [CONFIGURATIONS], name=f"{user}-configurations")
+        await allow(api, user, ["update"], CONFIGURATIONS, name=f"{user}-configurations")
         await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=1))
 
 

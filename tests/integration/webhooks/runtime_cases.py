@@ -14,7 +14,7 @@ from tests.integration.webhooks.cases import (
     with_template,
     worker,
 )
-from tests.integration.webhooks.trainjob_cases import POLICY
+from tests.integration.webhooks.trainjob_cases import POLICY, injecting
 from tests.support.objects import Object
 from tests.support.objects import runtime as runtime_of
 
@@ -76,6 +76,13 @@ def after(name: str) -> list[Object]:
 
 
 ERRORS = (
+    RuntimeCase(
+        "torch-env-injection",
+        injecting("typo"),
+        injecting("side"),
+        "spec.mlPolicy.torch.envInjection.targets[0].containerNames[0]: Invalid value: "
+        '"typo": envInjection target podSet "node" container "typo" not found in runtime template',
+    ),
     *(
         RuntimeCase(
             "runtime-replicas",

@@ -15,7 +15,11 @@ pytestmark = pytest.mark.integration
 
 RECREATE = "to train with the change, delete the TrainJob and create it again"
 MUTABLE = "except labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# Expected messages, by the rules' names in docs/admission.md.
+MUTABLE_OF_PATCHES = (
+    "except labels and annotations of the JobSet and of the pods, and nodeSelector, tolerations "
+    "and schedulingGates of the pods"
+)
+# What is told, by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
         "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"
@@ -36,13 +40,30 @@ CHANGE_RULES = {
     "override-after-end": (
         f"Forbidden: cannot be changed after the TrainJob has finished, {MUTABLE}: {RECREATE}"
     ),
+    "patch-while-running": (
+        "Forbidden: RuntimePatches can only be modified when the TrainJob is suspended before or "
+        "after the update"
+    ),
+    "patch-while-active": (
+        "Forbidden: RuntimePatches cannot be modified when the JobSet's ReplicatedJob {} is still "
+        "active"
+    ),
+    "patch-after-jobset": (
+        "Forbidden: cannot be changed after the JobSet was created, "
+        f"{MUTABLE_OF_PATCHES}: {RECREATE}"
+    ),
+    "patch-after-end": (
+        "Forbidden: cannot be changed after the TrainJob has finished, "
+        f"{MUTABLE_OF_PATCHES}: {RECREATE}"
+    ),
 }
 # Warnings, likewise.
 METADATA_LATER = (
     "no effect yet: the JobSet is running, and keeps its {} until the TrainJob is suspended"
 )
 AFTER_END = "no effect: the TrainJob has finished"
-DIALECTS = ("podTemplateOverrides", "podSpecOverrides")
+DIALECTS = ("podTemplateOverrides", "podSpecOverrides", "runtimePatches")
+RULES_OF = dict.fromkeys(DIALECTS, "override") | {"runtimePatches": "patch"}
 ROWS = [
     {"name": name, "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
     for name in ("dataset-initializer", "node")
@@ -54,9 +75,14 @@ RUNTIME = torch(job_with("dataset-initializer", "dataset-initializer"), job_with
 
 
 def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Object:
-    """A part of a TrainJob's spec: an override of the node's pods."""
+    """A part of a TrainJob's spec: an override or a runtime patch of the node's pods."""
     if dialect == "podSpecOverrides":
         return {dialect: [{"targetJobs": NODE, **spec}]}
+    if dialect == "runtimePatches":
+        pods = {"spec": spec} | ({"metadata": metadata} if metadata else {})
+        job = {"name": "node", "template": {"spec": {"template": pods}}}
+        template = {"spec": {"replicatedJobs": [job]}}
+        return {dialect: [{"manager": "acme.io/a", "trainingRuntimeSpec": {"template": template}}]}
     fields = {"metadata": metadata} if metadata else {}
     return {dialect: [{"targetJobs": NODE, "spec": spec, **fields}]}
 
@@ -128,7 +154,7 @@ async def test_overrides_stay_while_the_train_job_runs(dialect: str, editor: Job
     gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
     await editor.start()
     outcome = await editor.change(**gates)
-    assert outcome.denial == denial_message(f"spec.{dialect}", "override-while-running")
+    assert outcome.denial == denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-while-running")
     await editor.jobs_are(ROWS)
     check_accepted(await editor.change(**gates, suspend=True))
 
@@ -140,8 +166,8 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, editor: JobEdit
     check_accepted(await editor.change(**gates))
     await editor.jobs_are(ACTIVE_ROWS)
     outcome = await editor.change(**gates)
-    template = denial_message(f"spec.{dialect}", "override-while-active")
-    errors = (template.format(row["name"]) for row in ROWS)
+    said = denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-while-active")
+    errors = (said.format(row["name"]) for row in ROWS)
     assert outcome.denial == f"[{', '.join(errors)}]"
     check_accepted(await editor.change(suspend=False))
 
@@ -164,7 +190,7 @@ async def test_immutable_override_fields_are_rejected_once_a_jobset_exists(
     before = {"tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "one"}]}
     await editor.start(suspend=True, **overriding(dialect, **before))
     outcome = await editor.change(**overriding(dialect, **{**before, **lasting}))
-    assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-jobset")
+    assert outcome.denial == denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-after-jobset")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -179,14 +205,18 @@ async def test_mutable_override_fields_are_accepted_once_a_jobset_exists(
         {"schedulingGates": [{"name": "acme.io/hold"}]},
     ):
         check_accepted(await editor.change(**overriding(dialect, **spec)))
-    if dialect == DIALECTS[0]:
+    if dialect != "podSpecOverrides":
         check_accepted(await editor.change(**overriding(dialect, labels)))
 
 
-async def test_an_override_cannot_be_removed_once_it_has_done_its_work(editor: JobEditor) -> None:
-    await editor.start(suspend=True, **overriding(DIALECTS[0], serviceAccountName="other"))
-    outcome = await editor.change(podTemplateOverrides=None)
-    assert outcome.denial == denial_message("spec.podTemplateOverrides", "override-after-jobset")
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_an_override_cannot_be_removed_once_it_has_done_its_work(
+    dialect: str, editor: JobEditor
+) -> None:
+    """D39, for runtime patches."""
+    await editor.start(suspend=True, **overriding(dialect, serviceAccountName="other"))
+    outcome = await editor.change(**{dialect: None})
+    assert outcome.denial == denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-after-jobset")
 
 
 TRAINER = {"image": "trainer:1", "env": [{"name": "TOKEN", "value": "hunter2"}], "args": ["a"]}
@@ -252,7 +282,7 @@ async def test_immutable_fields_are_rejected_after_the_job_finished(
         outcome = await editor.change(
             suspend=True, **overriding(dialect, serviceAccountName="other")
         )
-        assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-end")
+        assert outcome.denial == denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-after-end")
     outcome = await editor.change(suspend=True, labels={"a": "b"})
     ignored = [f"{field}: {AFTER_END}" for field in ("spec.labels", "spec.suspend")]
     assert (outcome.message, outcome.warnings) == ("", ignored)

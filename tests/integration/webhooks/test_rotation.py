@@ -45,6 +45,7 @@ from tests.support.objects import Object, runtime, train_job
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
+    MUTATING_PATH,
     SECRET,
     SECRET_PATH,
     SERVICE,
@@ -356,12 +357,13 @@ class Volume:
 
 
 async def trust(cluster: Cluster, *authorities: Pair) -> None:
-    """Write the CA bundle into the configuration, as cert-manager does."""
-    found = await cluster.api.get(CONFIGURATION_PATH)
+    """Write the CA bundle into the configurations, as cert-manager does."""
     bundle = b64encode(b"".join(each.pem for each in authorities)).decode()
-    for each in found["webhooks"]:
-        each["clientConfig"]["caBundle"] = bundle
-    await cluster.api.request("PUT", CONFIGURATION_PATH, body=found)
+    for path in (CONFIGURATION_PATH, MUTATING_PATH):
+        found = await cluster.api.get(path)
+        for each in found["webhooks"]:
+            each["clientConfig"]["caBundle"] = bundle
+        await cluster.api.request("PUT", path, body=found)
 
 
 async def test_certificates_of_others_are_picked_up_when_they_are_replaced(

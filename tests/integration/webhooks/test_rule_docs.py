@@ -18,7 +18,11 @@ from tests.integration.webhooks.trainjob_cases import JOB_CASES
 DOCUMENT = Path(__file__).parents[3] / "docs" / "admission.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| .* \| `([^`]+)` \|$", re.MULTILINE)
 REFERRED = re.compile(r'\{"name":"[^"]*","apiGroup":"[^"]*","kind":"[^"]*"\}')
-FIELDS = {"change": "spec.trainer.image", "override": "spec.podTemplateOverrides"}
+FIELDS = {
+    "change": "spec.trainer.image",
+    "override": "spec.podTemplateOverrides",
+    "patch": "spec.runtimePatches",
+}
 
 
 def shown(template: str) -> str:

@@ -26,6 +26,9 @@ POLICY = (
 )
 OVERRIDES = "spec.podTemplateOverrides"
 OLD_OVERRIDES = "spec.podSpecOverrides"
+PATCH = "spec.runtimePatches[0]"
+PATCHED = f"{PATCH}.trainingRuntimeSpec.template.spec.replicatedJobs[0]"
+PATCHED_POD = f"{PATCHED}.template.spec.template.spec"
 TUNE = ["tune", "run"]
 LORA = "model.lora_attn_modules=[q_proj]"
 QLORA = "model.quantize_base=True"
@@ -41,10 +44,37 @@ VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
 UNUSABLE, NO_CONTAINERS, NO_WORKERS = "old-unusable", "old-no-containers", "old-no-workers"
 FIRST_DEPENDS = "old-first-depends"
 
+CLAIM = {"name": "gpu", "resourceClaimTemplateName": "gpus"}
+USED = {"name": "gpu"}
+SIDE_ENV = {"name": "side", "env": [{"name": "PET_NNODES", "value": "2"}]}
+
 
 def override(**fields: Any) -> list[Object]:
     """An override of the pods of the job node."""
     return [{"targetJobs": NODE, **fields}]
+
+
+def patch(
+    job: str = "node", of_job: Object | None = None, manager: str = "acme.io/tuner", **spec: Any
+) -> Object:
+    """A spec with one runtime patch of a job."""
+    template: Object = {"spec": {"template": {"spec": spec}}}
+    if of_job is not None:
+        template["metadata"] = of_job
+    job_set = {"spec": {"replicatedJobs": [{"name": job, "template": template}]}}
+    patch = {"manager": manager, "trainingRuntimeSpec": {"template": job_set}}
+    return {"runtimePatches": [patch]}
+
+
+OTHER_ENV = [{"name": "OWN", "value": "1"}]
+
+
+def injecting(*names: str) -> Object:
+    """A runtime with a container `side`, which injects the environment of torchrun into these."""
+    containers = [{"name": "node", "image": "trainer"}, {"name": "side", "image": "side"}]
+    targets = [{"jobName": "node", "containerNames": [*names]}]
+    policy = {"envInjection": {"targets": targets}}
+    return torch(job_with(pod={"containers": containers}), torch=policy)
 
 
 def initializing(*steps: str) -> Object:
@@ -297,6 +327,42 @@ INITIALIZERS = (
 )
 
 TRAINERS = (
+    JobCase(
+        "torch-reserved-env",
+        {"podTemplateOverrides": override(spec={"containers": [SIDE_ENV]})},
+        {"podTemplateOverrides": override(spec={"containers": [{**SIDE_ENV, "env": OTHER_ENV}]})},
+        'spec.podTemplateOverrides[0].spec.containers[0].env: Invalid value: ["PET_NNODES"]: must '
+        "not have reserved envs, invalid envs configured: [PET_NNODES]",
+        injecting("side"),
+        variant="envInjection",
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [CLAIM], "resourcesPerNode": {"claims": [USED]}}},
+        {"trainer": {"resourceClaimsPerNode": [], "resourcesPerNode": {"claims": [USED]}}},
+        "spec.trainer.resourcesPerNode.claims: Forbidden: cannot be set together with "
+        "spec.trainer.resourceClaimsPerNode",
+        torch(),
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "name": "own"}]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
+        'spec.trainer.resourceClaimsPerNode[0].name: Invalid value: "own": is already the name of '
+        "a resource claim of the job node of the runtime",
+        torch(job_with(pod={"resourceClaims": [{"name": "own", "resourceClaimName": "mine"}]})),
+        variant="taken",
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourceClaimsPerNode": [{**CLAIM, "resourceClaimTemplateName": "No"}]}},
+        {"trainer": {"resourceClaimsPerNode": []}},
+        'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Invalid value: "No": '
+        "must be lower-case letters, digits, - and ., and each part between dots must start and "
+        "end with a letter or digit",
+        torch(),
+        variant="template",
+    ),
     *(
         JobCase(
             "torch-reserved-env",
@@ -692,6 +758,89 @@ GANGS = (
     ),
 )
 
+PATCHING = (
+    JobCase(
+        "patch-manager",
+        patch(manager="tuner", nodeSelector={"a": "b"}),
+        patch(nodeSelector={"a": "b"}),
+        f'{PATCH}.manager: Invalid value: "tuner": must be a domain-prefixed path (such as '
+        '"acme.io/foo")',
+        torch(),
+    ),
+    JobCase(
+        "patch-unknown-job",
+        patch("nodes", nodeSelector={"a": "b"}),
+        patch(nodeSelector={"a": "b"}),
+        f'{PATCHED}.name: Invalid value: "nodes": must not have replicated job that doesn\'t exist '
+        "in the runtime job template",
+        torch(),
+    ),
+    *(
+        JobCase(
+            "patch-unknown-container",
+            patch(**{field: [{"name": "typo", **MOUNTING}], **VOLUMES}),
+            patch(**{field: [{"name": known, **MOUNTING}], **VOLUMES}),
+            f'{PATCHED_POD}.{field}[0].name: Invalid value: "typo": must not have {noun} that '
+            "doesn't exist in the runtime job node",
+            torch(job_with(pod={"initContainers": [{"name": "fetch", "image": "fetch"}]})),
+            variant=noun,
+        )
+        for field, noun, known in (
+            ("containers", "container", "node"),
+            ("initContainers", "initContainer", "fetch"),
+        )
+    ),
+    JobCase(
+        "patch-step",
+        patch(of_job={"labels": {STEP: "model-initializer"}}),
+        patch(of_job={"labels": {STEP: "trainer"}}),
+        f'{PATCHED}.template.metadata.labels[{STEP}]: Invalid value: "model-initializer": the '
+        "runtime decides which step of a TrainJob this job is: it cannot be changed",
+        torch(),
+    ),
+    *(
+        JobCase(
+            "patch-step-env",
+            patch(step, containers=[{"name": step, "env": [{"name": "A", "value": "hunter2"}]}]),
+            {},
+            f'{PATCHED_POD}.containers[0].env: Invalid value: ["A"]: must not have envs for the '
+            "dataset-initializer, model-initializer, node containers",
+            initializing("dataset-initializer", "model-initializer"),
+            variant=step,
+        )
+        for step in ("node", "dataset-initializer", "model-initializer")
+    ),
+    JobCase(
+        "patch-too-much",
+        {
+            "runtimePatches": [
+                each
+                for index in range(16)
+                for each in patch(
+                    manager=f"acme.io/{index}",
+                    volumes=[{"name": f"v{index}-{n}"} for n in range(80)],
+                )["runtimePatches"]
+            ]
+        },
+        patch(volumes=[{"name": "v"}]),
+        f"{PATCH.removesuffix('[0]')}: Forbidden: must be fewer or smaller: merging them into all "
+        "their jobs takes too long",
+        torch(),
+    ),
+    JobCase(
+        "mpi-reserved-env",
+        patch(
+            "launcher",
+            containers=[{"name": "launcher", "env": [{"name": "OMPI_MCA_plm_rsh_args"}]}],
+        ),
+        patch("launcher", containers=[{"name": "launcher", "env": [{"name": "A", "value": "a"}]}]),
+        f'{PATCHED_POD}.containers[0].env: Invalid value: ["OMPI_MCA_plm_rsh_args"]: must not have '
+        "reserved envs, invalid envs configured: [OMPI_MCA_plm_rsh_args]",
+        mpi(worker(), launcher("launcher")),
+        variant="in a runtime patch",
+    ),
+)
+
 OVERRIDING = (
     JobCase(
         "override-unknown-job",
@@ -881,6 +1030,7 @@ JOB_CASES: tuple[JobCase, ...] = (
     *MPI,
     *GANGS,
     *OVERRIDING,
+    *PATCHING,
     *LARGE,
     *JOB_SETS,
 )

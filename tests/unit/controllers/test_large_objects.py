@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.resources import (
+    CONTROLLER_REVISIONS,
+    JOB_SETS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
 from kftrainer.controllers.large_objects import (
     ABSENT_AFTER,
     BUSY,
@@ -24,6 +29,7 @@ from tests.support.fake_clock import FakeClock
 
 KEY = ObjectKey("team", "train")
 RUNTIME = ObjectKey("team", "torch")
+REVISION = ObjectKey("team", "torch-1")
 LARGE = "x" * 50_000
 
 
@@ -38,6 +44,7 @@ SMALL_JOB = manifest(
 )
 LARGE_JOB = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"], "trainer": {"args": [LARGE]}}}
 LARGE_JOB_SET = manifest(JOB_SETS, KEY, suspend=True, a=LARGE)
+LARGE_REVISION = manifest(CONTROLLER_REVISIONS, REVISION, a=LARGE)
 LARGE_RUNTIME = manifest(TRAINING_RUNTIMES, RUNTIME, a=LARGE)
 
 
@@ -108,7 +115,8 @@ class Setup:
     def __init__(self, *objects: Manifest) -> None:
         self.clock = FakeClock()
         self.held = HeldObjects(*objects)
-        kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES)
+        self.begun: ObjectKey | None = None
+        kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES, CONTROLLER_REVISIONS)
         self.view = OverlayCache(self.held, kinds, {}, REDUCTIONS, complete_kinds=REDUCTIONS)  # type: ignore[arg-type]
         self.reads = Reads(self.view, self.clock)
         self.reconciler = LargeObjectReconciler(
@@ -116,6 +124,7 @@ class Setup:
             self.held,  # type: ignore[arg-type]
             self.view,
             clock=self.clock,
+            begun_revision=lambda _: self.begun,
         )
 
 
@@ -137,6 +146,15 @@ async def test_large_objects_are_read_once_for_a_reconcile_that_finds_them_whole
     [found] = setup.reads.found
     assert [each for each in found if each is not None] == list(objects)
     assert setup.held.read == read
+
+
+async def test_large_revision_that_the_status_does_not_record_yet_is_read() -> None:
+    setup = Setup(SMALL_JOB, LARGE_REVISION)
+    assert await setup.reconciler.reconcile(KEY) == DONE
+    assert setup.held.read == []
+    setup.begun = REVISION
+    assert await setup.reconciler.reconcile(KEY) == DONE
+    assert setup.held.read == ["ControllerRevision"]
 
 
 async def test_large_trainjob_that_was_deleted_is_not_reconciled() -> None:

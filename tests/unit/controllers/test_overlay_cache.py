@@ -146,3 +146,14 @@ def test_objects_loaded_by_two_scopes_stay_until_both_are_left(
             second.load(THINGS, KEY, large(5))
         assert view.get(THINGS, KEY) == large(5)
     assert view.is_reduced(THINGS, KEY)
+
+
+def test_large_object_that_was_read_for_a_scope_is_complete_until_the_scope_is_left(
+    view: OverlayCache,
+) -> None:
+    owner = ObjectKey("team", "owner")
+    with view.scope(owner):
+        view.record_for(owner, THINGS, large(7))
+        assert view.manifest(THINGS, KEY) == large(7)
+    with pytest.raises(ReducedObjectError):
+        view.manifest(THINGS, KEY)

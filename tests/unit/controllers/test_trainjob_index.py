@@ -20,7 +20,7 @@ from kftrainer.controllers.trainjob_index import (
     index_value,
     is_finished_manifest,
 )
-from kftrainer.controllers.watches import enqueue_unfinished, unfinished
+from kftrainer.controllers.watches import enqueue_begun, enqueue_unfinished, unfinished
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.cache import cached_object
@@ -254,3 +254,13 @@ async def _measure_steps(*jobs: Object) -> None:
                 ObjectKey("", "a"), None, informer.cached_object(ObjectKey("n", "job-0"))
             )
             assert await longest_step(lambda: kind.handler(change)) < decoding / 5
+
+
+async def test_deleted_revision_enqueues_only_unfinished_jobs() -> None:
+    ended = stored("ended", condition("Complete"))
+    running_job, other = stored("job"), stored("other")
+    for each, name in ((ended, "torch-1"), (running_job, "torch-1"), (other, "torch-2")):
+        each["status"] = {**each.get("status", {}), "runtimeRevision": name}
+    async with cached(ended, running_job, other) as cache:
+        gone: ObjectEvent[Any] = ObjectEvent(ObjectKey("n", "torch-1"), None, None)
+        assert list(enqueue_begun(cache)(gone)) == [ObjectKey("n", "job")]

@@ -93,3 +93,33 @@ def test_volumes_are_identified_by_name() -> None:
 def test_pod_requests_follow_changes_of_the_template() -> None:
     pods = pod_set(replicated_job("node", resources={"requests": {"cpu": "1500m"}}))
     assert {name: str(each) for name, each in pods.single_pod_requests.items()} == {"cpu": "1500m"}
+
+
+def test_init_containers_are_appended_or_replaced() -> None:
+    job = replicated_job("node")
+    pods = pod_set(job)
+    first = pods.add_init_container({"name": "fetch", "image": "a"}, "test")
+    first.set_env({"name": "A", "value": "1"}, "test")
+    pods.add_init_container({"name": "check", "image": "b"}, "test")
+    again = pods.add_init_container({"name": "check", "image": "c"}, "test")
+    again.mount({"name": "data", "mountPath": "/data"}, "test")
+    assert job["template"]["spec"]["template"]["spec"]["initContainers"] == [
+        {"name": "fetch", "image": "a", "env": [{"name": "A", "value": "1"}]},
+        {"name": "check", "image": "c", "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+    ]
+    assert [each.name for each in pods.init_containers] == ["fetch", "check"]
+    assert pods.init_container("fetch") is not None
+    assert pods.init_container("node") is None
+
+
+def test_resource_claims_are_added_once() -> None:
+    pods = pod_set()
+    pods.spec["resourceClaims"] = [{"name": "a", "resourceClaimName": "b"}]
+    for _ in range(2):
+        pods.add_resource_claim({"name": "gpu", "resourceClaimTemplateName": "gpus"}, "test")
+        pods.containers[0].add_resource_claim("gpu", "test")
+    assert pods.spec["resourceClaims"] == [
+        {"name": "a", "resourceClaimName": "b"},
+        {"name": "gpu", "resourceClaimTemplateName": "gpus"},
+    ]
+    assert pods.containers[0].resources == {"claims": [{"name": "gpu"}]}

@@ -2,12 +2,13 @@ from copy import deepcopy
 
 import pytest
 
+from kftrainer.api.names import BOOKKEEPING
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.template import new_info, runtime_errors
 from tests.support.objects import Object, replicated_job, runtime
-from tests.support.plans import info_of, job_on
+from tests.support.plans import container_of, findings, info_of, job_on, plan
 
 JOBS = "spec.template.spec.replicatedJobs"
 POD = "template.spec.template.spec"
@@ -321,3 +322,23 @@ def test_subdomain_must_be_a_dns_label() -> None:
     assert [each.split(": ")[0] for each in errors(document)] == [
         "spec.template.spec.network.subdomain"
     ]
+
+
+@pytest.mark.parametrize("field", ["command", "args"])
+def test_empty_list_means_the_value_of_the_runtime(field: str) -> None:
+    document = runtime(jobs=[replicated_job("node", command=["python"], args=["--epochs=3"])])
+    planned = {
+        str(given): container_of(plan(job_on(document, trainer=given), document)["JobSet"])[field]
+        for given in ({}, {field: []}, {field: ["own"]})
+    }
+    words = {"command": ["python"], "args": ["--epochs=3"]}[field]
+    assert [*planned.values()] == [words, words, ["own"]]
+
+
+@pytest.mark.parametrize("key", BOOKKEEPING)
+def test_bookkeeping_of_the_controller_cannot_be_set(key: str) -> None:
+    document = runtime()
+    job = job_on(document, annotations={key: "x", "team": "a"})
+    [error] = findings(job, document).errors
+    assert str(error) == f"spec.annotations[{key}]: Forbidden: is set by the controller"
+    assert plan(job, document)["JobSet"]["metadata"]["annotations"] == {"team": "a"}

@@ -189,6 +189,51 @@ def test_queue_can_remove_its_overrides_and_suspend_a_large_trainjob() -> None:
     assert is_kept(update(changed(VALUES, suspend=True), placed))
 
 
+def patch(metadata: Object | None = None, *, manager: str = "a.io/b", **spec: Any) -> Object:
+    """A runtime patch of the job node; without content if there is no spec."""
+    job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
+    template: Object = {"spec": {"replicatedJobs": [job]} if spec else {}}
+    if metadata is not None:
+        template["metadata"] = metadata
+    return {"manager": manager, "trainingRuntimeSpec": {"template": template}}
+
+
+def test_queue_can_empty_its_patch_and_suspend_a_large_trainjob() -> None:
+    lasting = patch(serviceAccountName="a")
+    queue = patch({"labels": {"a": "b"}}, manager="queue.io/q", nodeSelector={"zone": "a"})
+    old = changed(VALUES, runtimePatches=[lasting, queue])
+    emptied = {**patch(manager="queue.io/q"), "time": "2026-01-01T00:00:00Z"}
+    for patches in ([lasting, emptied], [lasting]):
+        assert is_kept(update(changed(old, runtimePatches=patches, suspend=True), old))
+    moved = patch(manager="queue.io/q", nodeSelector={"zone": "b"})
+    renamed = patch(manager="queue.io/r")
+    relabelled = patch({"labels": {"a": "c"}}, manager="queue.io/q")
+    for changes in (
+        [queue],
+        [lasting, moved],
+        [queue, lasting],
+        [lasting, renamed],
+        [lasting, relabelled],
+    ):
+        assert not update(changed(old, runtimePatches=changes, suspend=True), old).allowed
+
+
+def test_patches_of_a_large_trainjob_follow_the_rules_when_it_is_reduced() -> None:
+    def denial(old: Object, new: Object, *existing: Manifest) -> str:
+        return update(changed(JOB, **new), changed(BYTES, **old), *existing).message
+
+    gated, lasting = patch(schedulingGates=[{"name": "a"}]), patch(serviceAccountName="a")
+    suspended: Object = {"suspend": True}
+    while_running = "suspended before or after the update"
+    assert while_running in denial({}, {"runtimePatches": [gated]})
+    assert while_running in denial({"runtimePatches": [gated]}, {})
+    timed = {**gated, "time": "2026-01-01T00:00:00Z"}
+    assert while_running not in denial({"runtimePatches": [gated]}, {"runtimePatches": [timed]})
+    assert denial(suspended, {"runtimePatches": [lasting], **suspended}) == ""
+    after = denial(suspended, {"runtimePatches": [lasting], **suspended}, job_set())
+    assert "spec.runtimePatches: Forbidden: cannot be changed after the JobSet was created" in after
+
+
 def test_overrides_beyond_the_compared_number_cannot_change() -> None:
     old = changed(JOB, podTemplateOverrides=[PLACED] * 1_000)
     assert is_kept(update(changed(old, suspend=True), old))

@@ -71,6 +71,46 @@ def test_webhook_is_not_called_for_deleted_objects_and_bookkeeping() -> None:
     ]
 
 
+def test_mutating_configuration_has_the_names_of_kubeflow_trainer() -> None:
+    spec_changes = "oldObject == null || object.?spec != oldObject.?spec"
+    deleted = "oldObject == null || !has(oldObject.metadata.deletionTimestamp)"
+    path = "/mutate-trainer-kubeflow-org-v1alpha1-trainjob"
+    assert registration.mutating_configuration("service", "system") == {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "defaulter.trainer.kubeflow.org"},
+        "webhooks": [
+            {
+                "name": "defaulter.trainjob.trainer.kubeflow.org",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Ignore",
+                "reinvocationPolicy": "IfNeeded",
+                "clientConfig": {
+                    "service": {
+                        "name": "service",
+                        "namespace": "system",
+                        "path": path,
+                        "port": 443,
+                    }
+                },
+                "rules": [
+                    {
+                        "apiGroups": ["trainer.kubeflow.org"],
+                        "apiVersions": ["v1alpha1"],
+                        "resources": ["trainjobs"],
+                        "operations": ["CREATE", "UPDATE"],
+                    }
+                ],
+                "matchConditions": [
+                    {"name": "not-being-deleted", "expression": deleted},
+                    {"name": "spec-changes", "expression": spec_changes},
+                ],
+            }
+        ],
+    }
+
+
 def test_optional_webhook_has_failure_policy_ignore() -> None:
     configuration = registration.configuration("service", "system", required=False)
     assert {each["failurePolicy"] for each in configuration["webhooks"]} == {"Ignore"}
@@ -81,9 +121,10 @@ def test_api_server_uses_the_first_host_name() -> None:
 
 
 def test_external_manager_is_registered_by_an_external_name_service() -> None:
-    namespace, service, configuration = registration.external_objects(
+    namespace, service, configuration, mutating = registration.external_objects(
         "service", "system", host="127.0.0.1", port=1234
     )
+    assert mutating == registration.mutating_configuration("service", "system", port=1234)
     assert namespace["metadata"]["name"] == service["metadata"]["namespace"] == "system"
     assert service["spec"]["externalName"] == "127.0.0.1"
     ports = {each["clientConfig"]["service"]["port"] for each in configuration["webhooks"]}

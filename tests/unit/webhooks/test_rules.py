@@ -18,6 +18,7 @@ from kftrainer.webhooks.validators import validators_by_path
 from tests.integration.webhooks.cases import JobCase, RuntimeCase, job_of, placed
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.trainjob_cases import JOB_CASES, STORED_BEFORE
+from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object
 from tests.support.random_objects import mutants
 from tests.support.runtimes import SHIPPED
@@ -38,7 +39,7 @@ each_kind = pytest.mark.parametrize("kind", ["TrainingRuntime", CLUSTER_KIND])
 def verdict_on(document: Object, *existing: Object, old: Object | None = None) -> AdmissionResponse:
     """The answer to who wants to create the document, or to change the old one into it."""
     resource = KINDS[document["kind"]]
-    validators = validators_by_path(RUNTIMES, GivenObjects(existing), None)
+    validators = validators_by_path(RUNTIMES, GivenObjects(existing), None, clock=FakeClock())
     validator: Validator = validators[webhook_path(resource)]
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None

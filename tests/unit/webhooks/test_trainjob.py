@@ -483,7 +483,9 @@ def test_large_runtime_is_read_live_before_validation() -> None:
     server = LiveObjects(PLAIN)
     kind, key = TRAINING_RUNTIMES, key_of(PLAIN)
 
-    def reduced(job: ObjectKey, runtime: RuntimeKey | None) -> list[RuntimeKey]:
+    def reduced(
+        job: ObjectKey, runtime: RuntimeKey | None, revision: ObjectKey | None
+    ) -> list[RuntimeKey]:
         return [(kind, key)] if runtime == (kind, key) else []
 
     class Partial(GivenObjects):

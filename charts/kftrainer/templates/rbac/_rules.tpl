@@ -29,10 +29,20 @@ written is limited further by templates/policy.
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainingruntimes]
   verbs: [get, list, watch, patch]
+# The spec with which a TrainJob begins is kept in a ControllerRevision, and deleted when no TrainJob
+# refers to it. Those with the label trainer.kubeflow.org/runtime-kind are read, but RBAC cannot
+# limit permissions to a label; managerPolicy denies writes to others.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch, create, delete]
 # Each TrainJob runs as a JobSet. If its name is taken, the live JobSet is read.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
+# The templates of a TrainJob's resource claims: their devices determine the number of processes.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [list, watch]
 # The status of Jobs shows when the first pods of a JobSet run.
 - apiGroups: [batch]
   resources: [jobs]
@@ -115,11 +125,15 @@ written is limited further by templates/policy.
   verbs: [{{ if .Values.webhook.enabled }}get, {{ end }}list, watch]
 {{- end }}
 {{- if and .Values.webhook.enabled (eq .Values.certs.mode "self-managed") }}
-# The caBundle of the manager's own webhook configuration is updated when its certificate authority
+# The caBundle of the manager's own webhook configurations is updated when its certificate authority
 # changes.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
   resourceNames: [validator.trainer.kubeflow.org]
+  verbs: [get, list, watch, update]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations]
+  resourceNames: [defaulter.trainer.kubeflow.org]
   verbs: [get, list, watch, update]
 {{- end }}
 {{- if and .Values.metrics.enabled .Values.metrics.secure }}

@@ -31,6 +31,14 @@ def _overrides_in_one_dialect(self: Any, _: Any) -> bool:
     return not (self.get("podTemplateOverrides") and self.get("podSpecOverrides"))
 
 
+def _deadline_is_kept(self: Any, old: Any) -> bool:
+    return "activeDeadlineSeconds" not in old or "activeDeadlineSeconds" in self
+
+
+def _excludes_trainer_container(self: Any, _: Any) -> bool:
+    return names.CONTAINER_NODE not in self
+
+
 def _manager_is_known(self: Any, _: Any) -> bool:
     return self in (names.MANAGED_BY_US, names.MANAGED_BY_MULTIKUEUE)
 
@@ -65,10 +73,6 @@ def _is_rejected(_self: Any, _: Any) -> bool:
     return False
 
 
-def _is_empty(self: Any, _: Any) -> bool:
-    return not self
-
-
 def _has_time(self: Any, _: Any) -> bool:
     return "lastUpdatedTime" in self
 
@@ -81,6 +85,8 @@ RULES: Final[Mapping[str, Rule]] = {
     " || !has(self.podSpecOverrides) || size(self.podSpecOverrides) == 0": (
         _overrides_in_one_dialect
     ),
+    "!has(oldSelf.activeDeadlineSeconds) || has(self.activeDeadlineSeconds)": _deadline_is_kept,
+    "self.all(name, name != 'node')": _excludes_trainer_container,
     "self in ['trainer.kubeflow.org/trainjob-controller', 'kueue.x-k8s.io/multikueue']": (
         _manager_is_known
     ),
@@ -95,6 +101,5 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     # Fields of other releases.
     "false": _is_rejected,
-    "size(self) == 0": _is_empty,
     "has(self.lastUpdatedTime)": _has_time,
 }

@@ -1,5 +1,6 @@
 """Validates new TrainJobs and runtimes by the schemas of our CRDs, as the API server does."""
 
+from collections.abc import Callable
 from typing import Any
 
 from kftrainer.api.limits import ROOT, exceeded
@@ -7,17 +8,21 @@ from kftrainer.api.schema.cel_rules import RULES
 from kftrainer.api.schema.offline import KINDS, schema_of
 from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.kube.objects.model import Document
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.kube.schema.cel import BLOCKING, rule_errors
 from kftrainer.kube.schema.defaulting import Schema, defaulted
 from kftrainer.kube.schema.metadata import METADATA, generated_name, metadata_errors
 from kftrainer.kube.schema.structure import pruned, schema_errors, unknown_fields
 
 
-def creation_errors(document: Document) -> list[FieldError]:
-    """Return all errors with which the API server would reject the object before admission.
+def creation_errors(
+    document: Document, mutate: Callable[[Manifest], Manifest] = lambda manifest: manifest
+) -> list[FieldError]:
+    """Return all errors with which the API server would reject the object before it is validated.
 
     The API server reports them in stages: unknown fields, if validation is strict; then invalid
-    metadata; then violations of the schema and of its rules.
+    metadata; then violations of the schema and of its rules. `mutate` is the mutating webhook,
+    which the API server calls before it checks the schema.
     """
     limit = exceeded(document)
     if limit is not None and limit.path == ROOT:
@@ -30,7 +35,7 @@ def creation_errors(document: Document) -> list[FieldError]:
     readable = not errors
     if readable:
         errors += metadata_errors(metadata, namespaced=KINDS[document["kind"]].namespaced)
-    created = _as_created(document, schema)
+    created = {**mutate(_as_created(document, schema))}
     errors += schema_errors({**created, "metadata": {}}, schema)
     if readable and all(error.type not in BLOCKING for error in errors):
         errors += rule_errors(created, schema, RULES)

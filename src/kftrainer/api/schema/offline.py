@@ -33,6 +33,8 @@ def stored(document: Document) -> Stored:
     schema = schema_of(document["kind"])
     known, unknown = pruned(document, schema)
     filled = defaulted(known, schema)
+    if "status" not in known:  # its default is not stored, but added whenever the object is read
+        filled.pop("status", None)
     return Stored(filled, unknown, [*misfits(filled, schema)])
 
 

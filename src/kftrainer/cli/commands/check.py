@@ -42,24 +42,27 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.client.transport import Transport
 from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.manager.clock import Clock, SystemClock
-from kftrainer.webhooks.registration import webhook_name
+from kftrainer.webhooks.registration import defaulter_name, webhook_name
 
 SECONDS = 60.0
 NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
+DEFAULTER = defaulter_name(TRAIN_JOBS)
 # Appended when a runtime is missing, as most often the cause is an unreachable webhook.
 WHO_APPLIES = "if the manager applies it, search its log for: cannot apply the runtime"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
+EMPTY = "labels"  # an empty map, which the stored form lacks
 DESCRIPTION = """\
 Check an installation: the API server serves TrainJobs, the manager's Deployment has a ready
-replica, the expected runtimes exist, and the webhook rejects an invalid TrainJob and accepts a
-valid one. It waits for objects that do not exist yet. Nothing is changed: the TrainJobs are
-created as dry runs. It does not verify that a leader is elected (without one no TrainJob starts);
-check leader_election_master_status for that.
+replica, the expected runtimes exist, and the webhooks reject an invalid TrainJob and accept a
+valid one, in its stored form. It waits for objects that do not exist yet. Nothing is changed: the
+TrainJobs are created as dry runs. It does not verify that a leader is elected (without one no
+TrainJob starts); check leader_election_master_status for that.
 """
 EPILOG = """\
 exit code:
@@ -262,15 +265,21 @@ class Inspection:
                 raise CommandError(
                     f"a valid TrainJob with runtime {runtime} was rejected: {error}"
                 ) from error
+        self._report(f"ok: the webhook {DEFAULTER} changes TrainJobs to their stored form")
         self._report(f"ok: a valid TrainJob is admitted with runtime {', '.join(runtimes)}")
 
     async def _valid_is_not_decided(self, runtime: str) -> str | None:
-        """Return why the TrainJob was neither admitted nor denied."""
+        """Return why the TrainJob was neither denied nor admitted in its stored form."""
         try:
-            await self._dry_run(runtime)
+            created = await self._dry_run(runtime)
         except (NotFoundError, ServerError) as error:
             return _cannot_create(error)
-        return None
+        if nested_field(created, "spec", EMPTY) is None:
+            return None
+        return (
+            f"a TrainJob was not changed to its stored form: the API server does not call "
+            f"{DEFAULTER} for TrainJobs in namespace {self._namespace}, or cannot call it"
+        )
 
     async def _dry_run(self, runtime: str) -> Manifest:
         return await self._client.create(
@@ -283,7 +292,7 @@ def _train_job(runtime: str, namespace: str) -> dict[str, Any]:
         "apiVersion": names.API_VERSION,
         "kind": names.TRAIN_JOB,
         "metadata": {"generateName": "kftrainer-check-", "namespace": namespace},
-        "spec": {"runtimeRef": {"name": runtime}, "suspend": True},
+        "spec": {"runtimeRef": {"name": runtime}, "suspend": True, EMPTY: {}},
     }
 
 

@@ -36,7 +36,7 @@ class DeadlineExceededError(CommandError):
     """The deadline passed while waiting."""
 
 
-def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
+def run_on_cluster(command: str, work: Coroutine[Any, Any, int], *, failed: int = FAILED) -> int:
     """Run the work of a command; print errors in one line and return the exit code."""
     logs.set_up("error")
     try:
@@ -46,7 +46,7 @@ def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
         if any(not isinstance(each, CommandError | KubeError) for each in leaf_errors(error)):
             log.critical("command_crashed", command=command, exc_info=error)
     print(f"kftrainer {command}: {message}", file=sys.stderr)
-    return FAILED
+    return failed
 
 
 def _message(error: BaseException) -> str:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
+from kftrainer.api import names
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, CONTROLLER_REVISIONS, TRAIN_JOBS
 from kftrainer.cli.arguments import (
     Commands,
     add_command,
@@ -33,8 +34,8 @@ from kftrainer.cli.commands.remaining_objects import (
     next_step,
 )
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.objects.resource import Resource
+from kftrainer.kube.client.errors import ConflictError, ForbiddenError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, Resource, key_of
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 
 FAILED, USAGE_ERROR = 1, 2
@@ -44,7 +45,8 @@ CONCURRENCY = 20  # concurrent deletions
 NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete"
 DESCRIPTION = """\
 Delete all TrainJobs with their objects, wait until they are gone, then do the same with
-TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it removes the
+TrainingRuntimes and ClusterTrainingRuntimes, and delete the ControllerRevisions with contents of
+runtimes. The manager must run meanwhile: it removes the
 finalizers of runtimes that were in use. Runtimes that a manager with --runtimes re-creates are not
 waited for; they disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are not deleted
 unless --cluster-runtimes is given.
@@ -57,9 +59,10 @@ exit code:
   0  nothing is left, or the CustomResourceDefinitions are not installed
   1  it failed; the last line on standard error lists what is left and why
   2  invalid arguments; or a dry run without --yes, which prints what would be deleted
-Required permissions: list and delete the three kinds; with --namespace, only TrainJobs and
-TrainingRuntimes in these namespaces, and ClusterTrainingRuntimes with --cluster-runtimes. For
---release-runtimes: list the three kinds and patch the runtimes.
+Required permissions: list and delete the three kinds and ControllerRevisions; with --namespace,
+only TrainJobs, TrainingRuntimes and ControllerRevisions in these namespaces, and
+ClusterTrainingRuntimes with --cluster-runtimes. For --release-runtimes: list the three kinds and
+patch the runtimes.
 """
 
 
@@ -201,7 +204,40 @@ class Purge:
         except DeadlineExceededError as error:
             hint = advice(self._remaining(), of_all=not self._namespaces)
             raise DeadlineExceededError(f"{error}; {hint}" if hint else str(error)) from None
+        if self.any_kind_served:
+            try:
+                await self._delete_revisions()
+            except ForbiddenError as error:
+                self._report(f"ControllerRevisions of runtimes were not deleted: {error}")
+            except NotFoundError:
+                pass  # the namespace or the kind does not exist
         self._report(self._end() if self.any_kind_served else NOT_SERVED)
+
+    async def _delete_revisions(self) -> None:
+        """Delete the revisions of runtimes; a manager would delete them a minute later."""
+        deleted = 0
+        for place in self._namespaces or (None,):
+            pages = self._client.list_pages(
+                CONTROLLER_REVISIONS, namespace=place, label_selector=names.LABEL_RUNTIME_KIND
+            )
+            async for page in pages:
+                for each in page.items:
+                    deleted += await self._delete_revision(each)
+        if deleted:
+            self._report(f"deleted {deleted} ControllerRevisions of runtimes")
+
+    async def _delete_revision(self, manifest: Manifest) -> bool:
+        """Delete the revision unless another client created it; return whether it was deleted."""
+        found = CONTROLLER_REVISIONS.decode(manifest)
+        if not found.is_usable:
+            return False
+        try:
+            await self._client.delete(
+                CONTROLLER_REVISIONS, key_of(manifest), uid=found.metadata.uid
+            )
+        except (ConflictError, NotFoundError):  # it was replaced or deleted
+            return False
+        return True
 
     def _end(self) -> str:
         end = "no TrainJobs and no runtimes are left"

@@ -12,9 +12,11 @@ from uuid import uuid4
 
 import structlog
 
+from kftrainer.api import names
 from kftrainer.api.configuration import Configuration
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    CONTROLLER_REVISIONS,
     JOB_SETS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
@@ -36,12 +38,20 @@ from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
-from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
+from kftrainer.controllers.runtime_revisions import (
+    REVISION_INDEXES,
+    RevisionCollector,
+    enqueue_namespace,
+    is_deletion,
+)
+from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
+from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.watches import (
     RUNTIME_KINDS,
+    enqueue_begun,
     enqueue_unfinished,
     partial_kinds,
     unfinished,
@@ -88,13 +98,21 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, CONTROLLER_REVISIONS)
+INDEXES: Mapping[Resource[Any], Mapping[str, Any]] = {
+    TRAIN_JOBS: TRAIN_JOB_INDEXES,
+    CONTROLLER_REVISIONS: REVISION_INDEXES,
+}
+# Which objects of a kind are read, if not all.
+LABEL_SELECTORS: Mapping[Resource[Any], str] = {CONTROLLER_REVISIONS: names.LABEL_RUNTIME_KIND}
 RECONCILE_WITHIN = 120.0
 LONGEST_BACKOFF = 300.0  # seconds, like the kubelet's maximum delay before it restarts a container
+READY_PODS_AFTER = 3.0  # seconds until a changed number of ready pods is written to the status
 # Rate and burst of live reads before requests of a webhook client are denied.
 LIVE_READ_LIMIT = 50.0, 100
 # Names in metrics and Events that dashboards and users rely on.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
+REVISION_CONTROLLER = "runtimerevision_controller"
 COMPONENT = "trainer-trainjob-controller"
 DEFAULT_NAMESPACE = "kubeflow-system"
 
@@ -167,6 +185,7 @@ class Assembly:
             },
             complete_kinds=REDUCTIONS,
         )
+        self._revisions = RuntimeRevisions(self._client, self._view, clock=self._clock)
         self._watched = {
             each.resource: each for each in watched_kinds(watches, CachedParts(self._view))
         }
@@ -191,15 +210,18 @@ class Assembly:
         )
         own_status = OwnStatusWrites()
         refused_pods = self._refused_pods()
-        reconciler = self._train_job_reconciler(recorder, barrier, own_status, refused_pods)
-        jobs = self._jobs = self._train_job_controller(reconciler, own_status)
-        training = training_watch(
+        training, job_watch = training_watch(
             self._client,
             self._cache,
             self._metrics,
             clock=self._clock,
             namespaces=self._options.namespaces,
+            on_ready_pods=self._ready_pods_changed,
         )
+        reconciler = self._train_job_reconciler(
+            recorder, barrier, own_status, refused_pods, job_watch.ready_pods
+        )
+        jobs = self._jobs = self._train_job_controller(reconciler, own_status)
         webhooks = self._webhooks() if self._configuration.webhook.port else None
         manager = Manager(
             Parts(
@@ -214,12 +236,18 @@ class Assembly:
                     refused_pods,
                     self._resync(jobs),
                     *self._runtime_controllers(),
+                    self._revision_collector(),
                 ],
             ),
             clock=self._clock,
             election=self._election,
         )
         return manager
+
+    def _ready_pods_changed(self, request: Request) -> None:
+        """Update the number of ready nodes, which is written at most once in a few seconds."""
+        if self._jobs is not None:
+            self._jobs.enqueue_after(request, READY_PODS_AFTER)
 
     def _preflight(self) -> Preflight:
         return Preflight(
@@ -260,7 +288,7 @@ class Assembly:
     def _informer(
         self, resource: Resource[T], keep: Callable[[Manifest], bool] | None = None
     ) -> AnyInformer[T]:
-        indexes = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else NO_INDEXES
+        indexes = INDEXES.get(resource, NO_INDEXES)
 
         def make(namespace: str | None) -> Informer[T]:
             return Informer(
@@ -268,6 +296,7 @@ class Assembly:
                 resource,
                 clock=self._clock,
                 namespace=namespace,
+                label_selector=LABEL_SELECTORS.get(resource),
                 keep=keep,
                 indexes=cast("Mapping[str, IndexFunction[T]]", indexes),
                 reduction=reduction_of(resource, is_owned=keep is not None),
@@ -294,12 +323,14 @@ class Assembly:
         if jobs is not None and jobs.is_started and self._view.is_complete(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
 
-    def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:
+    def _controller(self, name: str, reconciler: Reconciler, kind: str | None) -> Controller:
+        """Return a controller with the configured number of workers; without a kind, one."""
+        concurrency = self._configuration.controller.concurrency
         return Controller(
             name,
             reconciler,
             clock=self._clock,
-            workers=self._configuration.controller.concurrency(kind),
+            workers=1 if kind is None else concurrency(kind),
             timeout=RECONCILE_WITHIN,
             backoff=Exponential(cap=LONGEST_BACKOFF, jitter=spread(SystemRandom())),
             metrics=self._metrics,
@@ -324,6 +355,7 @@ class Assembly:
         barrier: CacheBarrier,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        ready_pods: ReadyPods,
     ) -> TrainJobReconciler:
         return TrainJobReconciler(
             self._client,
@@ -334,18 +366,40 @@ class Assembly:
             clock=self._clock,
             own_status=own_status,
             refused_pods=refused_pods,
+            ready_pods=ready_pods,
+            revisions=self._revisions,
         )
 
     def _train_job_controller(
         self, reconciler: TrainJobReconciler, own_status: OwnStatusWrites
     ) -> Controller:
-        large = LargeObjectReconciler(reconciler, self._client, self._view, clock=self._clock)
+        large = LargeObjectReconciler(
+            reconciler,
+            self._client,
+            self._view,
+            clock=self._clock,
+            begun_revision=self._revisions.begun_with,
+        )
         controller = self._controller(TRAIN_JOB_CONTROLLER, large, TRAIN_JOBS.kind)
         informer = self._cache.informer(TRAIN_JOBS)
         controller.watch(informer, enqueue_self, own_status.is_from_others)
         for resource in RUNTIME_KINDS:
             handler = enqueue_unfinished(self._cache, resource)
             controller.watch(self._cache.informer(resource), handler, content_changed)
+        revisions = self._cache.informer(CONTROLLER_REVISIONS)
+        controller.watch(revisions, enqueue_begun(self._cache))
+        return controller
+
+    def _revision_collector(self) -> Controller:
+        reconciler = RevisionCollector(
+            self._client,
+            self._cache,
+            self._revisions,
+            clock=self._clock,
+        )
+        controller = self._controller(REVISION_CONTROLLER, reconciler, None)
+        controller.watch(self._cache.informer(CONTROLLER_REVISIONS), enqueue_namespace)
+        controller.watch(self._cache.informer(TRAIN_JOBS), enqueue_namespace, is_deletion)
         return controller
 
     def _resync(self, jobs: Controller) -> Resync:
@@ -386,6 +440,7 @@ class Assembly:
             Runtimes(self._framework),
             self._view,
             reading,
+            clock=self._clock,
             namespaces=self._options.namespaces,
             reduced=partial(reduced_objects, self._view),
         )

@@ -1,16 +1,17 @@
 """Sets up the metrics about the build and about TrainJobs."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from kftrainer.controllers.metrics.collectors import JobHistograms
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import FirstPods
+from kftrainer.controllers.metrics.job_watch import JobWatch
 from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
@@ -34,10 +35,17 @@ def training_watch(
     *,
     clock: Clock,
     namespaces: Sequence[str] = (),
-) -> TrainJobObserver:
-    """Return the Runnable that measures TrainJobs, for the leader."""
+    on_ready_pods: Callable[[ObjectKey], None],
+) -> tuple[TrainJobObserver, JobWatch]:
+    """Return the Runnable that measures TrainJobs, for the leader, and its watch on Jobs."""
     counts = TrainJobCounts(JobHistograms(metrics.registry))
-    first_pods = FirstPods(
-        counts, cache, client, clock=clock, metrics=metrics, namespaces=namespaces
+    job_watch = JobWatch(
+        counts,
+        cache,
+        client,
+        clock=clock,
+        metrics=metrics,
+        namespaces=namespaces,
+        on_ready_pods=on_ready_pods,
     )
-    return TrainJobObserver(counts, cache, metrics.registry, first_pods, clock=clock)
+    return TrainJobObserver(counts, cache, metrics.registry, job_watch, clock=clock), job_watch

@@ -9,7 +9,7 @@ from kftrainer.api.configuration import Configuration
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.transport import Transport
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.certs.ca_bundle import ManagedConfiguration
+from kftrainer.machinery.certs.ca_bundle import MUTATING_WEBHOOKS, ManagedConfiguration
 from kftrainer.machinery.certs.rotation import CertificateRotation
 from kftrainer.machinery.certs.serving import (
     CertificateFiles,
@@ -20,7 +20,7 @@ from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.runnable import Runnable
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.machinery.webhook.admission import Validator
+from kftrainer.machinery.webhook.admission import Defaulter, Validator
 from kftrainer.machinery.webhook.handler import admission
 from kftrainer.machinery.webhook.path_tokens import tokens_in, with_tokens
 from kftrainer.machinery.webhook.server import WebServer
@@ -66,9 +66,12 @@ class WebhookFactory:
         self._metrics = metrics
 
     def webhooks(
-        self, validators: Mapping[str, Validator], namespace: str, folder: Path | None
+        self,
+        validators: Mapping[str, Validator | Defaulter],
+        namespace: str,
+        folder: Path | None,
     ) -> Webhooks:
-        """Return a server for these validators; `folder` contains its certificate, if given."""
+        """Return a server for these webhooks; `folder` contains its certificate, if given."""
         serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
         settings = self._configuration.webhook
         handler = admission(
@@ -111,7 +114,12 @@ class WebhookFactory:
             serving,
             secret=ObjectKey(namespace, settings.webhook_secret_name),
             identity=Identity(AUTHORITY, ORGANIZATION, tuple(hosts)),
-            configurations=[ManagedConfiguration(registration.CONFIGURATION, service)],
+            configurations=[
+                ManagedConfiguration(registration.CONFIGURATION, service),
+                ManagedConfiguration(
+                    registration.MUTATING_CONFIGURATION, service, MUTATING_WEBHOOKS
+                ),
+            ],
             clock=self._clock,
             metrics=self._metrics,
         )

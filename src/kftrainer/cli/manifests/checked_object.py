@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from kftrainer.api.resources import AnyResource
+from kftrainer.api.resources import TRAIN_JOBS, AnyResource
 from kftrainer.api.schema.creation import creation_errors
 from kftrainer.api.schema.offline import KINDS, stored
 from kftrainer.cli.manifests.documents import NO_ITEMS, Document
@@ -25,11 +26,13 @@ from kftrainer.cli.manifests.problems import (
 from kftrainer.cli.manifests.structure import shape_problems
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, required
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
-from kftrainer.kube.objects.resource import ObjectKey, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, key_of
 from kftrainer.kube.schema.metadata import generated_name
+from kftrainer.runtime.canonical_form import canonical_train_job
 
 Known = Mapping[tuple[str, str], AnyResource]  # by apiVersion and kind
 IS_REQUIRED = "is required"
+NO_TIME = datetime.fromtimestamp(0, UTC)  # of patches in files, which only the cluster dates
 
 
 @dataclass(slots=True)
@@ -108,7 +111,7 @@ def _check_ours(checked: CheckedObject) -> None:
     """Validate as the API server would; admission follows later."""
     assert checked.resource is not None  # noqa: S101  set for our own kinds
     document = checked.document.content
-    checked.add_errors(*creation_errors(document))
+    checked.add_errors(*creation_errors(document, _mutated))
     if checked.is_invalid:
         return
     metadata = document["metadata"]
@@ -118,13 +121,20 @@ def _check_ours(checked: CheckedObject) -> None:
         )
     name = metadata.get("name") or generated_name(metadata["generateName"])
     whole = {**document, "metadata": {**located(metadata, checked.resource), "name": name}}
-    content = stored(whole).document
+    content = _mutated(stored(whole).document)
     try:
         checked.model = checked.resource.decode(content)
     except InvalidDocumentError as error:
         checked.add_errors(*_errors(error.problems))
     else:
         checked.stored = content
+
+
+def _mutated(manifest: Manifest) -> Manifest:
+    """Return the object as the mutating webhook would change it; times do not affect planning."""
+    if manifest.get("kind") != TRAIN_JOBS.kind:
+        return manifest
+    return canonical_train_job(None, manifest, NO_TIME)
 
 
 def _check_other(checked: CheckedObject) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kftrainer.api import names
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    RESOURCE_CLAIM_TEMPLATES,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
     AnyResource,
@@ -69,11 +70,12 @@ class OfflineAdmission:
 
     def existing(self) -> GivenObjects:
         """Return the valid objects as if they were in the cluster."""
-        return GivenObjects(
+        given = (
             checked.stored
             for checked in self.objects
             if checked.stored is not None and not checked.is_invalid
         )
+        return GivenObjects(given, complete=[RESOURCE_CLAIM_TEMPLATES])
 
     def of_kind(self, *kinds: AnyResource) -> Iterator[CheckedObject]:
         """Yield the objects of these kinds."""

@@ -74,6 +74,12 @@ def _lines(
     return unified_diff(old, new, visible(f"{subject} in {file}"), visible(f"{subject} now"))
 
 
+def unified(before: Object | None, after: Object | None, old: str, new: str) -> str:
+    """Return the difference of two objects as a unified diff; empty if they are equal."""
+    lines = unified_diff(_sorted_lines(before), _sorted_lines(after), visible(old), visible(new))
+    return "".join(lines)
+
+
 def _sorted_lines(manifest: Object | None) -> list[str]:
     return _dumped(manifest, sort_keys=True).splitlines(keepends=True) if manifest else []
 

@@ -6,7 +6,13 @@ An API server would not have stored other objects, but objects in files are unch
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kftrainer.api.resources import JOB_SETS, LIMIT_RANGES, RUNTIME_CLASSES, AnyResource
+from kftrainer.api.resources import (
+    JOB_SETS,
+    LIMIT_RANGES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RUNTIME_CLASSES,
+    AnyResource,
+)
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.quantity import Quantity, QuantityError
 from kftrainer.kube.schema.defaulting import Schema
@@ -25,6 +31,11 @@ _TEXT: Schema = {"type": "string"}
 _AMOUNTS = _object()
 _METADATA = _object(ownerReferences=_list_of(_object()))
 _AMOUNTS_OF_LIMITS = ("max", "min", "default", "defaultRequest")
+_DEVICES = {"deviceClassName": _TEXT, "count": {"type": "integer"}}
+_ALTERNATIVE = _object("name", name=_TEXT, **_DEVICES)
+_REQUEST = _object(
+    "name", name=_TEXT, exactly=_object(**_DEVICES), firstAvailable=_list_of(_ALTERNATIVE)
+)
 _SHAPES: Mapping[str, Schema] = {
     JOB_SETS.group_kind: _object(
         "spec",
@@ -36,6 +47,9 @@ _SHAPES: Mapping[str, Schema] = {
     ),
     LIMIT_RANGES.group_kind: _object(
         spec=_object(limits=_list_of(_object(**dict.fromkeys(_AMOUNTS_OF_LIMITS, _AMOUNTS))))
+    ),
+    RESOURCE_CLAIM_TEMPLATES.group_kind: _object(
+        spec=_object(spec=_object(devices=_object(requests=_list_of(_REQUEST))))
     ),
     RUNTIME_CLASSES.group_kind: _object(overhead=_object(podFixed=_AMOUNTS)),
 }

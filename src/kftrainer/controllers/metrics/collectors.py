@@ -13,7 +13,7 @@ from kftrainer.controllers.metrics.counts import (
     NAMESPACED,
     TrainJobCounts,
 )
-from kftrainer.controllers.metrics.state import State
+from kftrainer.controllers.trainjob.state import State
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from kftrainer.controllers.metrics.state import ENDED, JobFacts, State
+from kftrainer.controllers.metrics.state import ENDED, JobFacts
+from kftrainer.controllers.trainjob.state import State
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 

@@ -11,7 +11,7 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.metrics.collectors import JobCounts
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import FirstPods, metadata_of_job_set
+from kftrainer.controllers.metrics.job_watch import JobWatch, metadata_of_job_set
 from kftrainer.controllers.metrics.state import facts_of
 from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
@@ -33,14 +33,14 @@ class TrainJobObserver:
         counts: TrainJobCounts,
         cache: Cache,
         registry: CollectorRegistry,
-        first_pods: FirstPods,
+        job_watch: JobWatch,
         *,
         clock: Clock,
     ) -> None:
         self._counts = counts
         self._cache = cache
         self._registry = registry
-        self._first_pods = first_pods
+        self._job_watch = job_watch
         self._clock = clock
         self._is_listening = False
         self._watches_job_sets = False
@@ -65,7 +65,7 @@ class TrainJobObserver:
         counts = JobCounts(self._counts)
         self._registry.register(counts)  # only after all TrainJobs are counted
         exit_stack.callback(self._registry.unregister, counts)
-        await self._first_pods.run()
+        await self._job_watch.run()
 
     def _stop_listening(self) -> None:
         self._is_listening = False
@@ -100,7 +100,7 @@ class TrainJobObserver:
         job = self._counts.awaiting(change.key, "JobSet")
         if job is not None and is_controlled_by(change.new.metadata, job):
             self._counts.job_set_created(change.key, now)
-        self._first_pods.job_set_changed(change.key, now)
+        self._job_watch.job_set_changed(change.key, now)
 
     def _has_job_set(self, key: ObjectKey, job: str) -> bool:
         job_set = metadata_of_job_set(self._cache, key)

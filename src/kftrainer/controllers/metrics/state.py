@@ -6,17 +6,13 @@ This runs for every event of every TrainJob, so it decodes nothing that it does 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from kftrainer.api import names
+from kftrainer.controllers.trainjob.state import BY_CONDITION, State, is_running
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.kube.schema.metadata import LONGEST_NAME
 
-State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]
 ENDED: frozenset[State] = frozenset(("Complete", "Failed"))
-# The state is the first of these conditions that is True. Blocked precedes Suspended because a
-# user has to act on it.
-BY_CONDITION: tuple[State, ...] = ("Complete", "Failed", "Blocked", "Suspended")
 SIGNS_OF_PODS = ("ready", "succeeded", "failed")
 
 
@@ -44,7 +40,7 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
     created = _time(manifest["metadata"].get("creationTimestamp"), 0.0)
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     rows = status.get("jobsStatus") or ()
-    state, condition = _state(conditions, rows)
+    state, condition = _state(conditions, status.get("state"), rows)
     return JobFacts(
         uid=manifest["metadata"].get("uid", ""),
         runtime=reference["name"][:LONGEST_NAME],
@@ -58,28 +54,20 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
     )
 
 
-def _state(conditions: Mapping[str, Manifest], rows: Sequence[Manifest]) -> tuple[State, Manifest]:
-    """Return the state, and the condition that records when it began."""
+def _state(
+    conditions: Mapping[str, Manifest], stored: object, rows: Sequence[Manifest]
+) -> tuple[State, Manifest]:
+    """Return the state, and the condition that records when it began.
+
+    Earlier releases did not store the state.
+    """
     for state in BY_CONDITION:
         condition = conditions.get(state)
         if condition is not None and condition["status"] == "True":
             return state, condition
     resumed = conditions.get(names.CONDITION_SUSPENDED, {})
-    return "Running" if _is_running(rows) else "Pending", resumed
-
-
-def _is_running(rows: Sequence[Manifest]) -> bool:
-    """Whether all pods of one Job are ready, or all Jobs have succeeded.
-
-    Between the end of an initializer and the start of the next Job, the TrainJob waits for pods
-    again, possibly for a long time, for example for GPUs.
-    """
-    is_done = bool(rows)
-    for row in rows:
-        if row.get("ready"):
-            return True
-        is_done = is_done and bool(row.get("succeeded"))
-    return is_done
+    runs = is_running(rows) if stored is None else stored == "Running"
+    return "Running" if runs else "Pending", resumed
 
 
 def _time(text: str | None, otherwise: float) -> float:

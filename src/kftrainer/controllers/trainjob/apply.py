@@ -6,7 +6,8 @@ TrainJob are never modified.
 """
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,9 +38,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
 
-# Digest of the plan that was last applied. It triggers an apply when a field is no longer planned
-# (which removes the field), and none when nothing has changed, also after a restart.
-ANNOTATION_PLAN = "trainer.kubeflow.org/applied-plan"
+ANNOTATION_PLAN = names.ANNOTATION_APPLIED_PLAN
 # An apply with a resourceVersion is rejected if the object exists with another one, and creates
 # the object if it does not exist. With a version that no object has, it can only create.
 NO_VERSION = "1"
@@ -49,6 +48,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 MOST_GENERATED = 50_000
 SHORTEST_NAME = 20  # minimum length to which names of dry-run objects are cut
 HTTP_CONFLICT = 409
+NULL = 'Invalid value: "null"'  # in messages of the API server
+INDEX = re.compile(r"\[(\d+)\]")  # in paths of errors
 
 
 class ForeignObjectError(PlanningError):
@@ -78,18 +79,6 @@ class PendingDeletionError(PlanningError):
     def __init__(self, message: str, since: datetime | None) -> None:
         super().__init__(message)
         self.since = since
-
-
-class NotInstalledError(PlanningError):
-    """The kind of an object that the TrainJob needs is not installed."""
-
-    def __init__(self, resource: Resource[Any]) -> None:
-        super().__init__(
-            f"the kind {resource.kind} ({resource.api_version}) is not installed in the cluster, "
-            "or the manager may not read it: install the CRD or grant access; the TrainJob then "
-            "continues automatically"
-        )
-        self.resource = resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +260,56 @@ class ObjectApplier:
         )
 
     async def _update(self, planned: PlannedObject, live: Manifest) -> None:
-        # With the UID, an apply does not re-create an object that was deleted in the meantime.
-        uid = live["metadata"]["uid"]
-        marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
-        updated = await self._client.apply(
-            planned.resource, marked, field_manager=names.FIELD_MANAGER
-        )
+        try:
+            updated = await self._send_update(planned, live)
+        except InvalidError as error:
+            if not (emptied := emptied_maps(error)):
+                raise
+            await self._remove(planned.resource, live, emptied)
+            updated = await self._send_update(planned, live)
         self._view.record(planned.resource, updated)
         if planned.resource is JOB_SETS:
             self._suspensions.forget(key_of(updated))
         log.info("object_updated", kind=planned.resource.kind, object=_name(updated))
+
+    async def _send_update(self, planned: PlannedObject, live: Manifest) -> Manifest:
+        # With the UID, an apply does not re-create an object that was deleted in the meantime.
+        uid = live["metadata"]["uid"]
+        marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
+        return await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
+
+    async def _remove(
+        self, resource: Resource[Any], live: Manifest, pointers: Sequence[str]
+    ) -> None:
+        """Remove fields; raise ConflictError if the object is not the live one any more."""
+        version = live["metadata"]["resourceVersion"]
+        operations = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+            *({"op": "remove", "path": each} for each in pointers),
+        ]
+        await self._client.json_patch(
+            resource, key_of(live), operations, field_manager=names.FIELD_MANAGER
+        )
+
+
+def emptied_maps(error: InvalidError) -> Sequence[str]:
+    """Return JSON pointers to the labels and annotations that an apply would leave empty.
+
+    The API server computes null instead of an empty map if an apply removes all entries, and then
+    rejects that. All these entries are this manager's: others would have remained.
+    """
+    fields = dict.fromkeys(each.field for each in error.causes if NULL in each.message)
+    return [_pointer(each) for each in fields if is_map(each)]
+
+
+def _pointer(path: str) -> str:
+    """Return the path of an error as a JSON pointer."""
+    return "/" + INDEX.sub(r".\1", path).replace(".", "/")
+
+
+def is_map(path: str) -> bool:
+    """Whether the path of an error is that of labels or annotations."""
+    return path.endswith((".metadata.labels", ".metadata.annotations"))
 
 
 def is_settled(planned: Manifest, live: Manifest) -> bool:

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from kftrainer.api import names
 from kftrainer.controllers.trainjob.apply import (
     ForeignObjectError,
-    NotInstalledError,
     PendingDeletionError,
 )
 from kftrainer.controllers.trainjob.messages import condition_message
@@ -34,7 +33,7 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.machinery.controller.reconcile import ReconcileError
-from kftrainer.runtime.errors import PlanningError, PluginFailedError
+from kftrainer.runtime.errors import NotInstalledError, PlanningError, PluginFailedError
 
 LONGEST_IN_EVENT = 950
 INTERNAL_ERROR = 500  # for example, a webhook that does not respond

@@ -5,7 +5,7 @@ choose a UID. The UID of the JobSet that this controller created is recorded in 
 status.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -43,6 +43,7 @@ class Identity:
     job: TrainJob
     error: PlanningError | None = None
     foreign: Manifest | None = None  # the JobSet that names the TrainJob but is not its own
+    is_verified: bool = False  # the JobSet was just adopted because it equals the plan
 
 
 def ownership(job: TrainJob, live_uid: str, *, is_uncertain: bool) -> Ownership:
@@ -175,11 +176,11 @@ class JobSetIdentifier:
             plan = await self._planner.plan_objects(without)
         except PlanningError as error:
             return Identity(without, error)
-        for each in plan.objects:
+        for each in plan.applicable.objects:
             if each.resource is JOB_SETS:
                 created = await self._applier.as_created(each)
                 if has_same_jobs(created, live):
-                    return self._adopt(job, live)
+                    return replace(self._adopt(job, live), is_verified=True)
         return Identity(without, ForeignJobSetError(live))
 
     async def _reject(self, job: TrainJob) -> Identity:

@@ -18,11 +18,8 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import claimed_job_set, own_job_set
 from kftrainer.runtime.planned_object import PlannedObject
 
-# Digest of the immutable part as it was planned when the JobSet was created.
-ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
-# The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
-# objects, and an apply removes fields that it omits, so every later apply must include them.
-ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
+ANNOTATION_BEGUN_AS = names.ANNOTATION_BEGUN_AS
+ANNOTATION_WHOLE = names.ANNOTATION_APPLIED_WHOLE
 KEPT_MESSAGE = (
     "the runtime or the TrainJob was changed in fields that are immutable in a JobSet: the JobSet "
     "is not changed, except for its suspension and the labels, annotations, node selectors, "
@@ -41,6 +38,7 @@ class ApplicablePlan:
 
     objects: Sequence[PlannedObject]
     kept: PlannedObject | None = None  # the JobSet, if it cannot be changed to what was planned
+    is_as_planned: bool = True  # the JobSet is planned, and new or created from an equal plan
 
 
 def applicable_plan(
@@ -55,13 +53,13 @@ def applicable_plan(
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
-        return ApplicablePlan(planned)
+        return ApplicablePlan(planned, is_as_planned=False)
     planned_digest = digest(_immutable_part(wanted["spec"]))
     live = own_job_set(job, existing)
     if live is None:
         return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: planned_digest})])
     if has_own_queue(live, job) and not job.spec.suspend:
-        return ApplicablePlan(others)
+        return ApplicablePlan(others, is_as_planned=False)
     marks = _annotations(live)
     recorded_digest = marks.get(ANNOTATION_BEGUN_AS)
     is_same = holds(_immutable_part(wanted["spec"]), _immutable_part(live["spec"]))
@@ -77,7 +75,8 @@ def applicable_plan(
     missing = [
         each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
     ]
-    return ApplicablePlan([*missing, job_set], kept=job_set if was_edited else None)
+    kept = job_set if was_edited else None
+    return ApplicablePlan([*missing, job_set], kept=kept, is_as_planned=False)
 
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:

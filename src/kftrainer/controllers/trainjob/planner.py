@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.resources import CONTROLLER_REVISIONS, JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.controllers.trainjob.apply import NotInstalledError
+from kftrainer.controllers.overlay_cache import OverlayCache, ReducedObjectError
 from kftrainer.controllers.trainjob.deleted_jobsets import (
     DeletedJobSets,
     outcome_without_job_set,
@@ -24,9 +23,16 @@ from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
+from kftrainer.runtime.errors import (
+    NotInstalledError,
+    PlanningError,
+    RevisionLostError,
+    RuntimeNotFoundError,
+)
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import claimed_job_set, is_finished, key_of_job, own_job_set, runs
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
+from kftrainer.runtime.revisions import Source, recorded_revision
 from kftrainer.runtime.runtimes import Runtimes
 
 log = structlog.get_logger(__name__)
@@ -40,6 +46,7 @@ class Plan:
 
     applicable: ApplicablePlan = NO_OBJECTS
     ended: Observed | None = None
+    source: Source | None = None  # what the objects were planned from
 
 
 NOTHING = Plan()
@@ -48,8 +55,8 @@ NOTHING = Plan()
 class Planner:
     """Plan TrainJobs from the cache.
 
-    A request is sent only where a lagging cache would lead to a wrong result: before a runtime
-    counts as missing, and before a JobSet counts as deleted.
+    A request is sent only where a lagging cache would lead to a wrong result: before a runtime or
+    a revision counts as missing, and before a JobSet counts as deleted.
     """
 
     def __init__(
@@ -75,16 +82,34 @@ class Planner:
             return Plan(ended=ended)
         if problems:
             raise planning_error(problems)
-        return Plan(await self.plan_objects(job))
+        return await self.plan_objects(job)
 
-    async def plan_objects(self, job: TrainJob) -> ApplicablePlan:
+    async def plan_objects(self, job: TrainJob) -> Plan:
         """Return the objects to apply, given the live JobSet."""
+        source = await self._source(job)
+        return Plan(self._plan_from_cache(job, source), source=source)
+
+    async def _source(self, job: TrainJob) -> Source:
+        """Return what to plan from; what the cache lacks is read before it counts as missing."""
+        kind = self._runtimes.of(job)
         try:
-            return self._plan_from_cache(job)
+            source = kind.source(job, self._view)
+            if not source.is_lost or not await self._finds_revision(job):
+                return source
         except RuntimeNotFoundError as error:
             if self._is_known(job, error) or not await self._finds_runtime(job):
                 raise
-        return self._plan_from_cache(job)
+        except RevisionLostError as error:
+            if self._is_known(job, error) or not await self._finds_revision(job):
+                raise
+        return kind.source(job, self._view)
+
+    def layout(self, job: TrainJob) -> NodeLayout:
+        """Return which jobs of the runtime train; the default if it cannot be read."""
+        try:
+            return self._runtimes.of(job).layout(job, self._view)
+        except (PlanningError, ReducedObjectError):
+            return TRAINER_ONLY
 
     def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return what the status of the TrainJob's own JobSet reports."""
@@ -123,15 +148,30 @@ class Planner:
         return None
 
     def _runtime_manifest(self, job: TrainJob) -> Manifest | None:
+        """Return the runtime as recorded in the revision or as it is, also if it is invalid."""
         try:
             kind = self._runtimes.of(job)
         except PlanningError:
             return None
-        return self._view.manifest(kind.resource, kind.key(job))
+        try:
+            return kind.source(job, self._view).runtime.dump()
+        except PlanningError:
+            return self._view.manifest(kind.resource, kind.key(job))
 
     def _is_known(self, job: TrainJob, error: PlanningError) -> bool:
         """Whether the missing runtime has no effect, or the status reports it already."""
         return runs(job, self._view) or is_reported(job, failure_of(error, self._clock.now()))
+
+    async def _finds_revision(self, job: TrainJob) -> bool:
+        """Whether the API server has the recorded revision; its watch may lag."""
+        key = recorded_revision(job)
+        if key is None:
+            return False
+        found = await get_or_none(self._client, CONTROLLER_REVISIONS, key)
+        if found is None:
+            return False
+        self._view.record_for(key_of_job(job), CONTROLLER_REVISIONS, found)
+        return True
 
     async def _finds_runtime(self, job: TrainJob) -> bool:
         """Whether the API server has the runtime; its watch may lag behind that of TrainJobs."""
@@ -146,8 +186,8 @@ class Planner:
         self._view.record(kind.resource, found)
         return True
 
-    def _plan_from_cache(self, job: TrainJob) -> ApplicablePlan:
-        planned = self._runtimes.of(job).new_objects(job, self._view)
+    def _plan_from_cache(self, job: TrainJob, source: Source) -> ApplicablePlan:
+        planned = self._runtimes.of(job).new_objects(job, self._view, source=source)
         for each in planned:
             is_known = self._view.is_complete(each.resource, job.metadata.namespace)
             if self._view.watches(each.resource) and not is_known:

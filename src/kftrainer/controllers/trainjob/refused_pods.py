@@ -17,7 +17,7 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.metrics.first_pods import RECHECK_AFTER
+from kftrainer.controllers.metrics.job_watch import RECHECK_AFTER
 from kftrainer.controllers.trainjob.status import blocked_message
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError

@@ -1,17 +1,18 @@
 """Computes a TrainJob's status from the observed objects and the last failure. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from kftrainer.api import names
-from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
+from kftrainer.api.trainjob import JobStatus, NodesStatus, TrainJob, TrainJobStatus
 from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.messages import condition_message, same_message
+from kftrainer.controllers.trainjob.state import State, state_of
 from kftrainer.kube.objects.meta import Condition, new_condition
 from kftrainer.runtime.framework.extension_points import Observed
-from kftrainer.runtime.info import is_finished, recorded_job_set
+from kftrainer.runtime.info import NO_TRAINER, is_finished, recorded_job_set
 
 OWN_CONDITIONS = (
     names.CONDITION_SUSPENDED,
@@ -30,10 +31,13 @@ class Status:
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
     job_set: str | None = None  # UID of the JobSet
+    runtime_revision: str | None = None  # recorded together with the JobSet
+    state: State | None = None
+    nodes: NodesStatus | None = None
 
     @property
     def has_content(self) -> bool:
-        """Whether there are conditions or jobs; a JobSet UID alone is not worth a write."""
+        """Whether there are conditions or jobs; the other fields alone are not worth a write."""
         return bool(self.conditions or self.jobs)
 
     def dump(self) -> dict[str, Any]:
@@ -45,6 +49,9 @@ class Status:
             "conditions": [each.dump() for each in self.conditions],
             "jobsStatus": [each.dump() for each in self.jobs],
             "jobSet": {"uid": self.job_set} if self.job_set else None,
+            "runtimeRevision": self.runtime_revision,
+            "state": self.state,
+            "nodes": self.nodes.dump() if self.nodes else None,
         }
         return {field: value for field, value in fields.items() if value}
 
@@ -58,7 +65,7 @@ def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
     if status is None or status.conditions is None or status.conditions:
         return None
     empty = ("conditions",) if status.jobs_status else ("conditions", "jobsStatus")
-    remains = status.jobs_status or status.job_set
+    remains = status.jobs_status or status.job_set or status.runtime_revision or status.nodes
     return {
         "metadata": {"resourceVersion": job.metadata.resource_version},
         "status": dict.fromkeys(empty) if remains else None,
@@ -69,7 +76,14 @@ def present_status(job: TrainJob) -> Status:
     """Return the part of the TrainJob's current status that this controller owns."""
     status = job.status or NO_STATUS
     own = tuple(each for each in status.conditions or () if each.type in OWN_CONDITIONS)
-    return Status(own, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
+    return Status(
+        own,
+        tuple(status.jobs_status or ()),
+        recorded_job_set(job) or None,
+        status.runtime_revision,
+        status.state,
+        status.nodes,
+    )
 
 
 def blocked_message(job: TrainJob, reason: str) -> str | None:
@@ -86,6 +100,36 @@ def is_reported(job: TrainJob, failure: Failure) -> bool:
         for each in present_status(job).conditions
         if each.type in (names.CONDITION_BLOCKED, names.CONDITION_FAILED)
     )
+
+
+def with_conditions(job: TrainJob, conditions: Sequence[Condition]) -> TrainJob:
+    """Return the TrainJob as it will be when the conditions are written."""
+    status = (job.status or NO_STATUS).model_copy(update={"conditions": list(conditions)})
+    return job.model_copy(update={"status": status})
+
+
+def with_summary(status: Status, job: TrainJob, nodes: NodesStatus | None) -> Status:
+    """Return the status with the state and the nodes.
+
+    Without nodes, those of the TrainJob's present status are kept, or else none is ready.
+    """
+    present = job.status or NO_STATUS
+    nodes = nodes or present.nodes or _requested_nodes(job)
+    state = state_of(status.conditions, status.jobs, nodes, present.state, present.nodes)
+    return replace(status, state=state, nodes=nodes)
+
+
+def _requested_nodes(job: TrainJob) -> NodesStatus | None:
+    desired = (job.spec.trainer or NO_TRAINER).num_nodes
+    return None if desired is None else NodesStatus.model_construct(ready=0, desired=desired)
+
+
+def stopped(job: TrainJob) -> tuple[Observed, NodesStatus | None]:
+    """Return the status of a JobSet that was deleted while it ran: none of its Jobs is active."""
+    status = job.status or NO_STATUS
+    rows = [row.model_copy(update={"active": 0, "ready": 0}) for row in status.jobs_status or ()]
+    nodes = status.nodes and status.nodes.model_copy(update={"ready": 0})
+    return Observed(jobs=rows), nodes
 
 
 def next_status(
@@ -106,7 +150,7 @@ def next_status(
     jobs = present.jobs if observed is None else tuple(observed.jobs)
     if is_finished(job):
         conditions = _without(present.conditions, names.CONDITION_BLOCKED)
-        return Status(conditions, jobs, present.job_set)
+        return replace(present, conditions=conditions, jobs=jobs)
     seen = {each.type: each for each in present.conditions}
     wanted: dict[str, Condition | None] = {
         names.CONDITION_SUSPENDED: (
@@ -118,7 +162,7 @@ def next_status(
         names.CONDITION_BLOCKED: _blocked(failure, seen.get(names.CONDITION_BLOCKED), now),
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
-    return Status(_merged(present.conditions, wanted), jobs, present.job_set)
+    return replace(present, conditions=_merged(present.conditions, wanted), jobs=jobs)
 
 
 def _suspension(

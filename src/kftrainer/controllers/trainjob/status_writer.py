@@ -6,7 +6,7 @@ the back-off. It may arrive before the response to the write or long after it.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -35,10 +35,37 @@ from kftrainer.runtime.info import key_of_job
 log = structlog.get_logger(__name__)
 
 FIRST_REPAIR, LONGEST_REPAIR = 0.5, 60.0  # seconds between repairs of a status
-UNDECLARED_JOB_SET = ".status.jobSet: field not declared in schema"  # in the server's message
-RETRY_UNDECLARED = 300.0  # seconds until writing status.jobSet is tried again
+RETRY_UNDECLARED = 300.0  # seconds until writing the newer fields is tried again
 MOST_UNCONFIRMED = 8  # writes of one TrainJob that got no response
 VOLATILE_METADATA = ("resourceVersion", "managedFields")
+
+
+@dataclass(frozen=True, slots=True)
+class Undeclared:
+    """A field that CRDs of older releases do not declare."""
+
+    field: str  # of Status
+    path: str  # in the API server's message
+    event: str
+    effect: str  # without the field
+
+
+UNDECLARED = (
+    Undeclared(
+        "job_set",
+        ".status.jobSet",
+        "jobset_uid_not_recorded",
+        "A JobSet that is replaced while no manager runs cannot be recognized",
+    ),
+    Undeclared(
+        "runtime_revision",
+        ".status.runtimeRevision",
+        "runtime_revision_not_recorded",
+        "TrainJobs may follow changes of their runtimes",
+    ),
+    Undeclared("state", ".status.state", "state_not_recorded", "kubectl shows no STATE"),
+    Undeclared("nodes", ".status.nodes", "nodes_not_recorded", "kubectl shows no READY and NODES"),
+)
 
 
 class _Writes:
@@ -109,7 +136,7 @@ class StatusWriter:
         self._view = view
         self._own_writes = own_writes
         self._clock = clock
-        self._undeclared_until = float("-inf")
+        self._undeclared_until: dict[str, float] = {}  # fields that the CRD does not declare
         self._repairs = RepairBackoff[Request](clock, first=FIRST_REPAIR, longest=LONGEST_REPAIR)
 
     def forget(self, request: Request) -> None:
@@ -122,8 +149,7 @@ class StatusWriter:
         Raises KubeError. Another client may undo each write, so repairs have growing pauses.
         """
         present, request = present_status(job), key_of_job(job)
-        if self._clock.monotonic() < self._undeclared_until:
-            wanted = replace(wanted, job_set=present.job_set)
+        wanted = self._with_declared_fields(wanted, present)
         if not wanted.conditions and (patch := removal_of_empty_conditions(job)) is not None:
             await self._remove_empty_conditions(request, patch)
         if wanted == present or not (wanted.has_content or present.has_content or present.job_set):
@@ -133,9 +159,9 @@ class StatusWriter:
         try:
             await self._apply(job, wanted)
         except KubeError as error:
-            if not wanted.job_set or UNDECLARED_JOB_SET not in str(error):
+            if not self._finds_undeclared(wanted, str(error)):
                 raise
-            await self._apply(job, self._without_job_set(wanted))
+            await self._apply(job, self._with_declared_fields(wanted, Status()))
         return None
 
     async def _apply(self, job: TrainJob, wanted: Status) -> None:
@@ -155,15 +181,30 @@ class StatusWriter:
         self._own_writes.confirmed(request, written["metadata"]["resourceVersion"])
         self._view.record(TRAIN_JOBS, written)
 
-    def _without_job_set(self, wanted: Status) -> Status:
-        """Return the status for an older CRD, which does not declare `status.jobSet`."""
-        self._undeclared_until = self._clock.monotonic() + RETRY_UNDECLARED
-        log.warning(
-            "jobset_uid_not_recorded",
-            why="the CustomResourceDefinition of TrainJobs does not declare status.jobSet: upgrade "
-            "it. A JobSet that is replaced while no manager runs cannot be recognized until then",
-        )
-        return replace(wanted, job_set=None)
+    def _finds_undeclared(self, wanted: Status, error: str) -> bool:
+        """Record which fields of the status an older CRD does not declare, from the error."""
+        until = self._clock.monotonic() + RETRY_UNDECLARED
+        found = [
+            each
+            for each in UNDECLARED
+            if getattr(wanted, each.field) and f"{each.path}: field not declared" in error
+        ]
+        for each in found:
+            self._undeclared_until[each.field] = until
+            log.warning(
+                each.event,
+                why="the CustomResourceDefinition of TrainJobs does not declare "
+                f"{each.path.removeprefix('.')}: upgrade it. {each.effect} until then",
+            )
+        return bool(found)
+
+    def _with_declared_fields(self, wanted: Status, present: Status) -> Status:
+        """Return the status to write; fields that the CRD does not declare are unchanged."""
+        now = self._clock.monotonic()
+        for field, until in self._undeclared_until.items():
+            if now < until:
+                wanted = replace(wanted, **{field: getattr(present, field)})
+        return wanted
 
     async def _remove_empty_conditions(self, request: Request, patch: Mapping[str, Any]) -> None:
         try:
@@ -209,4 +250,11 @@ def _fingerprint(status: Status) -> str:
         (each.type, each.status, each.reason, each.message) for each in status.conditions
     )
     jobs = sorted((each.dump() for each in status.jobs), key=lambda each: str(each["name"]))
-    return digest({"conditions": conditions, "jobs": jobs, "jobSet": status.job_set})
+    nodes = status.nodes.dump() if status.nodes else None
+    others = {
+        "jobSet": status.job_set,
+        "runtimeRevision": status.runtime_revision,
+        "state": status.state,
+        "nodes": nodes,
+    }
+    return digest({"conditions": conditions, "jobs": jobs, **others})

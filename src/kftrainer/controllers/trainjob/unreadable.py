@@ -10,14 +10,20 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.limits import STATUS_ROWS, LimitProblem
 from kftrainer.api.resources import TRAIN_JOBS
-from kftrainer.api.trainjob import JobSetReference, JobStatus, TrainJob, TrainJobSpec
+from kftrainer.api.trainjob import (
+    JobSetReference,
+    JobStatus,
+    TrainJob,
+    TrainJobSpec,
+    TrainJobStatus,
+)
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.model import InvalidDocumentError, KubeModel, Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.cache.reduction import IDENTITY
 from kftrainer.runtime.errors import PlanningError
 
-READ_FIELDS = ("suspend", "managedBy")
+READ_FIELDS = ("suspend", "managedBy", "activeDeadlineSeconds")
 PLACEHOLDER = {"runtimeRef": {"name": "unreadable"}}
 MOST_PROBLEMS = 5  # listed in the message
 MOST_CONDITIONS = 8
@@ -76,6 +82,9 @@ def readable_part(manifest: Manifest) -> tuple[TrainJob, Sequence[Problem]]:
         reduced["status"] = {"conditions": conditions, "jobsStatus": rows}
     if job_set:
         [reduced["status"]["jobSet"]] = job_set
+    for field in ("runtimeRevision", "state", "nodes"):
+        if field in status and _is_valid(TrainJobStatus, {field: status[field]}):
+            reduced.setdefault("status", {})[field] = status[field]
     return TRAIN_JOBS.decode(reduced), problems
 
 

@@ -47,7 +47,10 @@ def _is_object(document: object) -> bool:
 
 
 async def provide(wanted: Manifests, *, cache: Path, progress: Progress) -> Path:
-    """Return the folder with the wanted files, under their paths inside the module."""
+    """Return a folder with the wanted files, under their paths inside the module.
+
+    Of a wanted folder it contains the YAML files.
+    """
     folder = cache_paths.manifests(cache) / f"{wanted.name}-{wanted.version}"
     if not _complete(folder, wanted.files):
         lock = cache_paths.manifests(cache) / f"fetching manifests of {wanted.name}.lock"
@@ -80,7 +83,22 @@ async def _download(wanted: Manifests, cache: Path, progress: Progress) -> Path:
 def _copy(module: Path, folder: Path, files: Iterable[str]) -> None:
     for file in files:
         target = folder / file
+        if target.is_dir():
+            continue  # complete: it was renamed after all its files were copied
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f"{target.name}.unfinished")
-        shutil.copyfile(module / file, unfinished)
+        if (module / file).is_dir():
+            _copy_folder(module / file, unfinished)
+        else:
+            shutil.copyfile(module / file, unfinished)
         os.replace(unfinished, target)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy the YAML files below a folder, without the permissions of the module cache."""
+    shutil.rmtree(target, ignore_errors=True)  # of an interrupted process
+    target.mkdir()
+    for file in source.rglob("*.yaml"):
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)

@@ -37,6 +37,7 @@ ETCD_PROJECT = Project("etcd", disk_needed=GIB)
 KUBERNETES_PROJECT = Project("kubernetes", disk_needed=4 * GIB)
 JOBSET_PROJECT = Project("jobset", disk_needed=2 * GIB)
 KWOK_PROJECT = Project("kwok", disk_needed=2 * GIB)
+KUEUE_PROJECT = Project("kueue", disk_needed=3 * GIB)
 HELM_PROJECT = Project("helm", disk_needed=2 * GIB)
 PROMETHEUS_PROJECT = Project("prometheus", disk_needed=2 * GIB)
 
@@ -65,6 +66,15 @@ SCHEDULER = _kubernetes("kube-scheduler")
 KUBECTL = _kubernetes("kubectl")
 JOBSET = Binary("jobset", "v0.12.0", JOBSET_PROJECT, "sigs.k8s.io/jobset")
 KWOK = Binary("kwok", "v0.8.0", KWOK_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
+
+# Started only where tests need it: `make test` builds nothing of it.
+KUEUE = Binary(
+    "kueue",
+    "v0.19.2",
+    KUEUE_PROJECT,
+    "sigs.k8s.io/kueue/cmd/kueue",
+    "-X sigs.k8s.io/kueue/pkg/version.GitVersion=v0.19.2",
+)
 
 # Not parts of a control plane, but tools to install and monitor software on one.
 HELM = Binary(
@@ -100,7 +110,7 @@ class Manifests:
     module: str
     version: str
     checksum: str
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # or folders
 
     @property
     def crd_file(self) -> str:

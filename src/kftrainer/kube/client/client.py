@@ -3,11 +3,14 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Literal
 
 import orjson
 
+from kftrainer.kube.client.deep_json import decode_json
 from kftrainer.kube.client.errors import (
     KindNotFoundError,
     NotFoundError,
@@ -162,6 +165,15 @@ class Client:
                 return
             # The token contains the resourceVersion, and the server rejects a request with both.
             query = {**selectors, "continue": metadata["continue"]}
+
+    async def server_time(self) -> datetime:
+        """Return the time of the API server, in seconds."""
+        path = "/version"
+        response = await self._transport.request("GET", path, lane=self._lane)
+        try:
+            return parsedate_to_datetime(response.headers["Date"])
+        except (KeyError, ValueError) as broken:
+            raise TransportError(f"GET {path}: the response has no valid date") from broken
 
     async def create(
         self,
@@ -371,7 +383,7 @@ class Client:
         if most_bytes is not None and len(response.body) > most_bytes:
             raise _PageTooLargeError(len(response.body))
         try:
-            content: dict[str, Any] = orjson.loads(response.body)
+            content: dict[str, Any] = decode_json(response.body)
         except orjson.JSONDecodeError as broken:
             raise TransportError(f"{method} {path}: the response is not valid JSON") from broken
         return content

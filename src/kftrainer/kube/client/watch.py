@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import structlog
 
+from kftrainer.kube.client.deep_json import decode_json
 from kftrainer.kube.client.errors import MalformedStreamError, error_from_status
 from kftrainer.kube.objects.resource import Manifest, unstructured
 
@@ -93,7 +94,7 @@ def decode_events(lines: list[bytes], transform: Transform = unstructured) -> It
 
 def _decode(line: bytes, transform: Transform) -> WatchEvent | None:
     try:
-        event = orjson.loads(line)
+        event = decode_json(line)
         kind, manifest = event["type"], event["object"]
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise _malformed(line) from error

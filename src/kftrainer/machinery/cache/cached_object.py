@@ -5,18 +5,23 @@ in memory, encoded bytes 1.2 and 1.1 times. Decoding takes some microseconds, an
 its own copy, so no caller can modify the cache. Only kinds with few objects and an immutable type
 are decoded once: a TrainingRuntime is read for each of its TrainJobs.
 
-Only a part of a large object is stored, see `reduction`.
+Only a part of a large object is stored, see `reduction`. The same applies to an object that is
+nested too deeply to be encoded: the API server accepts 10,000 levels in fields without a schema.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
+import structlog
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.events import ObservedObject
+from kftrainer.machinery.lru import Lru
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -26,12 +31,16 @@ IndexFunction = Callable[[ObservedObject[T]], Iterable[str]]
 
 # Total JSON bytes of the objects that are kept decoded; decoded they take up to 20 times as much.
 MOST_DECODED = 2 * 2**20
+# Applied to objects that cannot be encoded, also of kinds that are cached completely.
+MINIMAL = Reduction()
+MOST_REPORTED = 1_000
 
 
 class CachedObject(Generic[T]):
     """An immutable snapshot of one object.
 
-    `full_size` is the length of the object's full JSON; a reduced entry holds only a part of it.
+    `full_size` is the length of the object's full JSON, or None if it is nested too deeply to be
+    encoded; a reduced entry holds only a part of it.
     """
 
     __slots__ = (
@@ -57,14 +66,14 @@ class CachedObject(Generic[T]):
         self.resource_version = resource_version
         self._decode = decode
         # Stored separately because most handlers only read the metadata.
-        metadata = _encoded(manifest["metadata"], without="managedFields")
-        rest = _encoded(manifest, without="metadata")
-        self.full_size = len(metadata) + len(rest)
-        self.is_reduced = reduction is not None and self.full_size > reduction.above
-        if reduction is not None and self.is_reduced:
-            part = reduction.reduced(manifest)
-            metadata = _encoded(part["metadata"], without="managedFields")
-            rest = _encoded(part, without="metadata")
+        whole = _encoded_or_none(manifest)
+        self.full_size = None if whole is None else sum(map(len, whole))
+        if whole is None or (reduction is not None and sum(map(len, whole)) > reduction.above):
+            metadata, rest = _encoded((reduction or MINIMAL).reduced(manifest))
+            self.is_reduced = True
+        else:
+            metadata, rest = whole
+            self.is_reduced = False
         # Copied because the result of orjson keeps its oversized buffer allocated.
         self._metadata, self._rest = bytes(memoryview(metadata)), bytes(memoryview(rest))
         self.index_values: tuple[tuple[str, ...], ...] = ()
@@ -162,8 +171,21 @@ class _Unpacked(Generic[T]):
         return self._decode(self.manifest)
 
 
-def _encoded(part: Manifest, *, without: str) -> bytes:
-    return orjson.dumps({name: value for name, value in part.items() if name != without})
+def _encoded(manifest: Manifest) -> tuple[bytes, bytes]:
+    """Return the metadata and the rest as JSON; TypeError if they are nested too deeply."""
+    metadata = _without(manifest["metadata"], "managedFields")
+    return orjson.dumps(metadata), orjson.dumps(_without(manifest, "metadata"))
+
+
+def _encoded_or_none(manifest: Manifest) -> tuple[bytes, bytes] | None:
+    try:
+        return _encoded(manifest)
+    except TypeError:  # the decoder of orjson accepts 1024 levels, its encoder 254
+        return None
+
+
+def _without(part: Manifest, name: str) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key != name}
 
 
 class CachedObjectFactory(Generic[T]):
@@ -187,6 +209,7 @@ class CachedObjectFactory(Generic[T]):
         self._transform = transform
         self._functions = tuple(indexes.values())
         self._keep = keep
+        self._reported: Lru[ObjectKey, str] = Lru(MOST_REPORTED)  # UIDs
 
     def keeps(self, manifest: Manifest) -> bool:
         """Return whether this object is to be cached."""
@@ -197,10 +220,18 @@ class CachedObjectFactory(Generic[T]):
         key, version = key_of(manifest), manifest["metadata"].get("resourceVersion", "")
         kept = self._transform(manifest) if self._transform else manifest
         entry = self._entry(key, version, kept)
+        if entry.full_size is None:
+            self._report_once(entry)
         if self._functions:
             seen = _Unpacked(kept, self._resource.decode)
             entry.index_values = tuple(tuple(set(each(seen))) for each in self._functions)
         return entry
+
+    def _report_once(self, entry: CachedObject[T]) -> None:
+        if self._reported.get(entry.key) != entry.uid:
+            self._reported.put(entry.key, entry.uid)
+            kind = self._resource.group_kind
+            log.warning("object_nested_too_deeply", kind=kind, object=str(entry.key))
 
     def _entry(self, key: ObjectKey, version: str, manifest: Manifest) -> CachedObject[T]:
         decode, reduction = self._resource.decode, self._reduction

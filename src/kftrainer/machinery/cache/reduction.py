@@ -39,7 +39,7 @@ CONDITION: Final = ("type", "status", "reason", "lastTransitionTime", "observedG
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Which part is held of objects whose JSON is longer than `above` bytes.
+    """Which part is held of objects whose JSON is longer than `above` bytes or cannot be encoded.
 
     The part is a few hundred bytes, and never more than 24 KiB.
     """
@@ -91,7 +91,7 @@ class Reduction:
         return bool(self.prefix) and name.startswith(self.prefix) and len(name) <= TEXT
 
     def _status(self, status: Manifest) -> Manifest:
-        if len(orjson.dumps(status)) <= STATUS:
+        if _fits(status, STATUS):
             return status
         fields = {key: _bounded(status[key], STATUS) for key in self.status if key in status}
         conditions = status.get("conditions")
@@ -102,23 +102,36 @@ class Reduction:
         return {**fields, "conditions": slim}
 
 
+def _encoded_or_none(value: Any) -> bytes | None:
+    """Return the value as JSON; None if it is nested too deeply to be encoded."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # its decoder accepts 1024 levels, its encoder 254
+        return None
+
+
 def _condition(condition: Manifest) -> Manifest:
     return {key: condition[key] for key in CONDITION if key in condition}
 
 
 def _owners(references: Sequence[Manifest]) -> Sequence[Manifest]:
     """Return the references if they are short, otherwise only the controller reference."""
-    if len(orjson.dumps(references)) <= FIELD:
+    if _fits(references, FIELD):
         return references
     return [_bounded(each, KIB) for each in references if each.get("controller")][:1]
 
 
 def _bounded(value: Any, most: int) -> Any:
     """Return the value, truncated if longer than `most` bytes, or empty if still too long."""
-    if len(orjson.dumps(value)) <= most:
+    if _fits(value, most):
         return value
     cut = _cut(value, DEPTH)
-    return cut if len(orjson.dumps(cut)) <= most else type(value)()
+    return cut if _fits(cut, most) else type(value)()
+
+
+def _fits(value: Any, most: int) -> bool:
+    encoded = _encoded_or_none(value)
+    return encoded is not None and len(encoded) <= most
 
 
 def _cut(value: Any, depth: int) -> Any:

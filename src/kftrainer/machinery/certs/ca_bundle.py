@@ -18,6 +18,14 @@ VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(
     namespaced=False,
     decode=unstructured,
 )
+MUTATING_WEBHOOKS: Resource[Manifest] = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+    decode=unstructured,
+)
 
 
 @dataclass(frozen=True, slots=True)

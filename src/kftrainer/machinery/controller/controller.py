@@ -164,6 +164,11 @@ class Controller:
         if self._is_started:
             self._start(watch)
 
+    def enqueue_after(self, request: Request, seconds: float) -> None:
+        """Enqueue a request after a delay, if the controller runs; an earlier one remains due."""
+        if self._is_started:
+            self._queue.add(request, after=seconds)
+
     def enqueue(self, request: Request, *, priority: int = 0) -> None:
         """Enqueue a request without an event.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
+from kftrainer.kube.objects.json_patch import Operation
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 
@@ -32,7 +33,7 @@ class AdmissionRequest:
     """An operation on an object, sent by the API server to be allowed or denied.
 
     A validator that has waited for I/O awaits `turn` before it continues: it returns in a pass of
-    the event loop in which no other validator runs.
+    the event loop in which no other validator or defaulter runs.
     """
 
     uid: str
@@ -59,10 +60,12 @@ class AdmissionResponse:
     message: str = ""
     details: Mapping[str, Any] | None = None
     rules: Sequence[str] = ()  # violated rules as short machine-readable names, each once
+    patch: Sequence[Operation] = ()  # changes of the object, by a defaulter only
 
 
 ALLOWED = AdmissionResponse(allowed=True)
 Validator = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
+Defaulter = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]  # may return a patch
 
 
 def response_for(findings: ValidationResult, request: AdmissionRequest) -> AdmissionResponse:

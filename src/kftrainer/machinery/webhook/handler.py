@@ -17,6 +17,7 @@ from kftrainer.machinery.queue.fair_queue import FairQueue, QueueFullError
 from kftrainer.machinery.webhook.admission import (
     AdmissionRequest,
     AdmissionResponse,
+    Defaulter,
     Validator,
     denied,
 )
@@ -84,14 +85,14 @@ def _ignore(_path: str, _request: AdmissionRequest, _response: AdmissionResponse
 
 
 def admission(
-    validators: Mapping[str, Validator],
+    validators: Mapping[str, Validator | Defaulter],
     *,
     clock: Clock,
     metrics: Metrics,
     on_denied: OnDenied = _ignore,
     most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
-    """Return a handler that routes AdmissionReviews to validators by path."""
+    """Return a handler that routes AdmissionReviews to validators and defaulters by path."""
     webhooks = {
         path: _Webhook(path, validator, clock=clock, metrics=metrics, on_denied=on_denied)
         for path, validator in validators.items()
@@ -193,7 +194,7 @@ class _Webhook:
     def __init__(
         self,
         path: str,
-        validator: Validator,
+        validator: Validator | Defaulter,
         *,
         clock: Clock,
         metrics: Metrics,

@@ -1,5 +1,6 @@
 """Decode AdmissionReview v1 requests and encode responses. Pure."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -151,6 +152,12 @@ def encoded(uid: str, response: AdmissionResponse) -> bytes:
     content: dict[str, Any] = {"uid": uid, "allowed": response.allowed, "status": status}
     if response.warnings:
         content["warnings"] = list(response.warnings)
+    if response.patch:
+        # The API server rejects a patch without operations.
+        content |= {
+            "patchType": "JSONPatch",
+            "patch": b64encode(orjson.dumps(response.patch)).decode(),
+        }
     return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": content})
 
 

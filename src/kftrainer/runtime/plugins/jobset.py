@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from kftrainer.api import names
-from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.resources import JOB_SETS, RESOURCE_CLAIM_TEMPLATES, TRAIN_JOBS
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid, required
 from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, key_of
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
     APPLY_VERBS,
+    WATCH_VERBS,
     ComponentBuilder,
     CustomValidation,
     Observed,
@@ -22,12 +24,20 @@ from kftrainer.runtime.framework.extension_points import (
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
+from kftrainer.runtime.info import (
+    NO_TRAINER,
+    Info,
+    is_finished,
+    key_of_job,
+    own_job_set,
+    runs,
+)
 from kftrainer.runtime.object_builders import env_var, owned
-from kftrainer.runtime.overrides import step_env_overrides
+from kftrainer.runtime.patches.targets import manager_errors, step_env_errors
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import set_all, set_user_env
 from kftrainer.runtime.podset import Container, Endpoints
+from kftrainer.runtime.resources.claims import claims_of
 from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.names import name_errors
@@ -65,6 +75,8 @@ class JobSet(
         """Return the JobSet, unless it runs: then it must not be modified."""
         if runs(job, info.existing):
             return ()
+        if info.claimed.error is not None:
+            raise info.claimed.error
         counts = [each.count for each in info.pod_sets]
         errors = [*_missing_initializers(info, job), *name_errors(info, job, counts)]
         if errors:
@@ -92,23 +104,41 @@ class JobSet(
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Validate initializers and overrides against the runtime, and names for JobSet."""
+        """Validate initializers and patches against the runtime, and names for JobSet."""
         findings = ValidationResult()
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.add_errors(*_missing_initializers(info, new), *name_errors(info, new, counts))
-        findings.add_errors(*step_env_overrides(new))
+        findings.add_errors(*manager_errors(new), *step_env_errors(new))
         requested = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
             findings.add_warnings(*requests_above_limits(container, requested))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """Watch the JobSets of TrainJobs."""
-        return (Watch(JOB_SETS),)
+        """Watch the JobSets of TrainJobs, and the templates of their resource claims."""
+        templates = Watch(RESOURCE_CLAIM_TEMPLATES, map_func=waiting_for_template)
+        return (Watch(JOB_SETS), templates)
 
     def declare_rbac_rules(self) -> Sequence[RBACRule]:
-        """Return the rule to build and watch JobSets."""
-        return (RBACRule(JOB_SETS, APPLY_VERBS),)
+        """Return the rules for JobSets, deleted at a deadline, and for templates of claims."""
+        return (
+            RBACRule(JOB_SETS, (*APPLY_VERBS, "delete")),
+            RBACRule(RESOURCE_CLAIM_TEMPLATES, WATCH_VERBS),
+        )
+
+
+def waiting_for_template(template: Manifest, existing: ClusterReader) -> Iterator[ObjectKey | None]:
+    """Yield the TrainJobs that the ResourceClaimTemplate affects; None for each other one.
+
+    The trainer of large TrainJobs is not cached, so TrainJobs without one are included.
+    """
+    namespace, name = key_of(template)
+    for job in existing.iterate(TRAIN_JOBS, namespace):
+        names_it = job.spec.trainer is None or any(
+            each.resource_claim_template_name == name for each in claims_of(job)
+        )
+        is_waiting = names_it and not is_finished(job) and not runs(job, existing)
+        yield key_of_job(job) if is_waiting else None
 
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -163,20 +193,10 @@ def _set_asset(container: Container, asset: Asset, path: str) -> None:
 
 
 def _set_trainer(info: Info, job: TrainJob) -> None:
-    if (container := info.trainer_container) is not None:
-        _set_trainer_container(container, info, job)
+    if info.command is not None and (container := info.trainer_container) is not None:
+        container.set("command", info.command, info.command_source)
     for each in _training(info):
         set_user_env(each, job, info.reserved_env)
-
-
-def _set_trainer_container(container: Container, info: Info, job: TrainJob) -> None:
-    trainer = job.spec.trainer or NO_TRAINER
-    if trainer.image:
-        container.set("image", trainer.image, "spec.trainer.image")
-    if info.command is not None:
-        container.set("command", info.command, info.command_source)
-    if trainer.args is not None:
-        container.set("args", list(trainer.args), "spec.trainer.args")
 
 
 def _training(info: Info) -> Iterator[Container]:

@@ -3,16 +3,22 @@
 Plugins reserve variables: `plugins.torch` those that begin with `PET_`, for example.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
+from kftrainer.api import names
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.object_builders import Piece, by_name, indices_by_name, thaw
-from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, path_in
+from kftrainer.runtime.patches.pod_patches import pod_patches
+from kftrainer.runtime.patches.targets import STEP_CONTAINERS
 from kftrainer.runtime.podset import Container
+from kftrainer.runtime.resources.quantities import CONTAINER_LISTS
 from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
+
+NO_OTHERS: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
@@ -52,21 +58,53 @@ def _note_all(container: Container, env: Sequence[Piece], path: str, skip: Colle
 
 
 def reserved_env_errors(
-    info: Info, job: TrainJob, reserved: Collection[str], *, rule: str = Rule.RESERVED_ENV
+    info: Info,
+    job: TrainJob,
+    reserved: Collection[str],
+    *,
+    rule: str = Rule.RESERVED_ENV,
+    others: Mapping[str, Collection[str]] = NO_OTHERS,
 ) -> Iterator[FieldError]:
-    """Yield errors for reserved variables that the TrainJob sets in the trainer container."""
+    """Yield errors for reserved variables that the TrainJob sets in the trainer container.
+
+    `others` are other containers that get them: their names by the names of their jobs.
+    """
     env = (job.spec.trainer or NO_TRAINER).env or ()
     yield from _taken("spec.trainer.env", env, reserved, rule)
+    yield from _reserved_in_initializers(job, info, reserved, rule, others)
     trainer, trains = info.trainer, info.trainer_container
-    if trainer is None or trains is None:
-        return
-    for path, override in overrides(job):
-        if any(target.name == trainer.name for target in override.target_jobs):
-            for index, container in enumerate((override.spec or {}).get("containers") or ()):
-                # For a step container, every variable in an override is rejected elsewhere.
-                if container.get("name") == trains.name not in STEP_CONTAINERS:
-                    where = path_in(path, f"spec.containers[{index}].env")
+    containers = {name: {*found} for name, found in others.items()}
+    if trainer is not None and trains is not None:
+        containers.setdefault(trainer.name, set()).add(trains.name)
+    for patch in pod_patches(job) if containers else ():
+        concerned = {name for target in patch.jobs for name in containers.get(target, ())}
+        for field in CONTAINER_LISTS:
+            for index, container in enumerate(patch.spec.get(field) or ()):
+                name = container.get("name")
+                # Every variable of a step container in a patch is rejected elsewhere.
+                is_step = field == "containers" and name in STEP_CONTAINERS
+                if name in concerned and not is_step:
+                    where = f"{patch.spec_path}.{field}[{index}].env"
                     yield from _taken(where, container.get("env") or (), reserved, rule)
+
+
+def _reserved_in_initializers(
+    job: TrainJob,
+    info: Info,
+    reserved: Collection[str],
+    rule: str,
+    others: Mapping[str, Collection[str]],
+) -> Iterator[FieldError]:
+    """Yield errors for variables of initializers whose containers get the reserved ones."""
+    if not others or (initializer := job.spec.initializer) is None:
+        return
+    for step, field, asset in (
+        (names.STEP_DATASET_INITIALIZER, "dataset", initializer.dataset),
+        (names.STEP_MODEL_INITIALIZER, "model", initializer.model),
+    ):
+        jobs = [each.name for each in info.with_ancestor(step)]
+        if asset is not None and any(step in others.get(name, ()) for name in jobs):
+            yield from _taken(f"spec.initializer.{field}.env", asset.env or (), reserved, rule)
 
 
 def _taken(

@@ -74,7 +74,7 @@ def _rewrite(amounts: dict[str, Any] | None, path: str) -> Iterator[FieldError]:
     found = amounts or {}
     for name, value in found.items():
         try:
-            found[name] = _canonical(value)
+            found[name] = canonical_quantity(value)
         except (QuantityError, TypeError) as error:
             yield _invalid(f"{path}[{name}]", value, error)
 
@@ -82,7 +82,7 @@ def _rewrite(amounts: dict[str, Any] | None, path: str) -> Iterator[FieldError]:
 def _rewrite_one(holder: dict[str, Any] | None, field: str, path: str) -> Iterator[FieldError]:
     if holder and field in holder:
         try:
-            holder[field] = _canonical(holder[field])
+            holder[field] = canonical_quantity(holder[field])
         except (QuantityError, TypeError) as error:
             yield _invalid(f"{path}.{field}", holder[field], error)
 
@@ -92,7 +92,11 @@ def _invalid(path: str, value: object, error: Exception) -> FieldError:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _canonical(value: object) -> str:
+def canonical_quantity(value: object) -> str:
+    """Return a quantity as Go writes it; raise QuantityError if a rule rejects it.
+
+    Raises TypeError for an object or a list.
+    """
     if isinstance(value, str) and len(value) > QUANTITY_LENGTH:
         raise QuantityError(f"must have at most {QUANTITY_LENGTH} characters")
     quantity = Quantity.parse(value)

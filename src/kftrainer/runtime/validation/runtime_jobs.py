@@ -32,7 +32,15 @@ class RuntimeJob:
     @property
     def containers(self) -> Sequence[str]:
         """Names of the containers, without init containers."""
-        containers = self.pod.get("containers")
+        return self._names("containers")
+
+    @property
+    def init_containers(self) -> Sequence[str]:
+        """Names of the init containers."""
+        return self._names("initContainers")
+
+    def _names(self, field: str) -> Sequence[str]:
+        containers = self.pod.get(field)
         listed = containers if isinstance(containers, list) else ()
         found = (each.get("name") for each in listed if isinstance(each, Mapping))
         return [name for name in found if isinstance(name, str)]

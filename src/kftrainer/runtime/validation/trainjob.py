@@ -5,9 +5,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, invalid
+from kftrainer.kube.objects.field_errors import (
+    ErrorType,
+    FieldError,
+    ValidationResult,
+    forbidden,
+    invalid,
+)
 from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
@@ -19,9 +26,16 @@ from kftrainer.runtime.errors import (
 )
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
-from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
+from kftrainer.runtime.patches.pod_patches import (
+    LEGACY,
+    MODERN,
+    PATCHES_PATH,
+    jobset_metadata_patches,
+    pod_patches,
+)
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
+from kftrainer.runtime.resources.claims import CLAIMS_IN_RESOURCES, CLAIMS_PATH
 from kftrainer.runtime.resources.quantities import HALVES
 from kftrainer.runtime.template import RESOURCES_PATH
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
@@ -37,6 +51,7 @@ T = TypeVar("T")
 
 MOST_RUNTIME_ERRORS = 10  # errors of the runtime that are reported
 MOST_REJECTIONS = 200  # rejections by JobSet that are reported
+NOT_PLANNED_YET = "the TrainJob cannot be planned yet: {}"
 MOST_METADATA_ERRORS = 100
 OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
 LABELS, ANNOTATIONS = "labels", "annotations"
@@ -75,7 +90,7 @@ def validate(
     except PluginFailedError:
         raise
     except PlanningError as error:  # caused by other objects in the cluster, which may change
-        findings.add_warnings(f"the TrainJob cannot be planned yet: {error}")
+        findings.add_warnings(NOT_PLANNED_YET.format(error))
     if not findings.errors:
         findings.add_warnings(*undecodable.warnings)
     return findings
@@ -100,19 +115,24 @@ def _info(
 
 
 def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
-    """Return the TrainJob without the overrides or resource quantities that have errors.
+    """Return the TrainJob without the patches, resource quantities or claims that have errors.
 
-    Returns None if the errors concern neither.
+    Returns None if the errors concern none of them.
     """
     paths = {error.path for error in errors}
     changes: dict[str, Any] = {}
     if any(path.startswith(OVERRIDES) for path in paths) and job.spec.overrides():
         changes |= {"pod_template_overrides": None, "pod_spec_overrides": None}
+    if any(path.startswith(PATCHES_PATH) for path in paths) and job.spec.runtime_patches:
+        changes["runtime_patches"] = None
     trainer = job.spec.trainer or NO_TRAINER
     resources = trainer.resources_per_node or {}
     valid = _without_paths(resources, paths)
-    if valid != resources:
-        changes["trainer"] = trainer.model_copy(update={"resources_per_node": valid})
+    fields: dict[str, Any] = {} if valid == resources else {"resources_per_node": valid}
+    if any(path.startswith((CLAIMS_PATH, CLAIMS_IN_RESOURCES)) for path in paths):
+        fields["resource_claims_per_node"] = None
+    if fields:
+        changes["trainer"] = trainer.model_copy(update=fields)
     if not changes:
         return None
     return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
@@ -135,15 +155,23 @@ def _without_paths(resources: Mapping[str, Any], paths: Collection[str]) -> dict
 def _metadata_errors(job: TrainJob) -> Iterator[FieldError]:
     """Yield errors for keys and values that the API server would reject in the JobSet or pods."""
     yield from _metadata_errors_at("spec", job.spec.labels, job.spec.annotations)
-    for path, override in overrides(job):
-        if metadata := override.metadata:
-            where = f"{path}.metadata"
-            yield from _metadata_errors_at(where, metadata.labels, metadata.annotations)
+    for of_job_set in jobset_metadata_patches(job):
+        yield from _metadata_errors_at(of_job_set.path, of_job_set.labels, of_job_set.annotations)
+    for patch in pod_patches(job):
+        for where, metadata in (
+            (patch.job_metadata_path, patch.job_metadata),
+            (patch.metadata_path, patch.metadata),
+        ):
+            yield from _metadata_errors_at(where, metadata.get(LABELS), metadata.get(ANNOTATIONS))
 
 
 def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldError]:
     if not (labels or annotations):
         return
+    for key in annotations or ():
+        if key in names.BOOKKEEPING:
+            where, rule = f"{path}.{ANNOTATIONS}[{key}]", Rule.METADATA_FOR_OBJECTS
+            yield forbidden(where, "is set by the controller", rule=rule)
     metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
     for error in metadata_errors(metadata, namespaced=True):
         where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
@@ -169,8 +197,11 @@ def _plan_findings(
 ) -> ValidationResult:
     """Return the errors and warnings that only a complete plan finds, as for a new TrainJob."""
     info.existing = WithoutOwnObjects(info.existing, job)
-    planned = framework.plan(info, job)
     findings = ValidationResult()
+    if (missing := info.claimed.error) is not None:  # the rest of the plan is validated
+        findings.add_warnings(NOT_PLANNED_YET.format(missing))
+        info.claimed = replace(info.claimed, error=None)
+    planned = framework.plan(info, job)
     findings.add_errors(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
         findings.add_warnings(*ineffective_overrides(info.runtime, job))

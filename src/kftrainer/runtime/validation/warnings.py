@@ -10,19 +10,15 @@ from kftrainer.kube.objects.field_errors import ValidationResult, invalid, shown
 from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
 from kftrainer.runtime.podset import Container
-from kftrainer.runtime.resources.devices import accelerators
 from kftrainer.runtime.resources.quantities import HALVES
 from kftrainer.runtime.validation.rules import Rule
 
 
-def oversubscribed_devices(
-    processes: int | str, source: str, resources: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield a warning if a node has more processes than accelerators.
+def oversubscribed_devices(processes: int | str, source: str, devices: int) -> Iterator[str]:
+    """Yield a warning if a node has more processes than `devices`, its accelerators.
 
     `source` is the field that sets the number of processes.
     """
-    devices = accelerators(resources)
     if isinstance(processes, int) and processes > devices > 0:
         noun = "accelerator" if devices == 1 else "accelerators"
         yield (
@@ -52,7 +48,7 @@ TRAINER_LABEL = f"{names.LABEL_ANCESTOR_STEP}: {names.STEP_TRAINER}"
 # Fields that are used without a trainer if workers train: the first by the plugin, the others in
 # the pods of the workers.
 LAUNCH_FIELDS = frozenset({"numProcPerNode"})
-WORKER_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
+WORKER_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode", "resourceClaimsPerNode"})
 
 
 def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:

@@ -38,11 +38,15 @@ def test_table_lists_built_in_plugins_in_their_order(capsys: pytest.CaptureFixtu
         "kftrainer",
         version("kftrainer"),
         "spec.mlPolicy.torch",
-        "EnforceMLPolicy,CustomValidation,PolicyExtension",
+        "EnforceMLPolicy,CustomValidation,RuntimeValidation,PolicyExtension",
     ]
     permissions = [line.split() for line in rules.splitlines()]
     assert permissions[0] == ["PLUGIN", "RESOURCE", "VERBS"]
-    assert ["JobSet", "jobsets.jobset.x-k8s.io", "get,list,watch,create,patch"] in permissions
+    assert [
+        "JobSet",
+        "jobsets.jobset.x-k8s.io",
+        "get,list,watch,create,patch,delete",
+    ] in permissions
     assert ["MPI", "secrets", "create,patch"] in permissions
 
 
@@ -63,13 +67,18 @@ def test_json_has_rules_as_in_a_cluster_role(capsys: pytest.CaptureFixture[str])
             "RBACExtension",
         ],
         "policy": None,
-        "watches": ["JobSet.jobset.x-k8s.io"],
+        "watches": ["JobSet.jobset.x-k8s.io", "ResourceClaimTemplate.resource.k8s.io"],
         "rbacRules": [
             {
                 "apiGroups": ["jobset.x-k8s.io"],
                 "resources": ["jobsets"],
-                "verbs": ["get", "list", "watch", "create", "patch"],
-            }
+                "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+            },
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "resources": ["resourceclaimtemplates"],
+                "verbs": ["list", "watch"],
+            },
         ],
     }
 

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.runtime_revisions import revision_manifest, revision_name
 from kftrainer.cli.commands.cluster import DeadlineExceededError
 from kftrainer.cli.commands.purge import Purge
 from kftrainer.cli.commands.remaining_objects import Found, advice, listed, next_step
@@ -136,6 +137,34 @@ class Purging:
             for _ in range(int(seconds * 4)):
                 if not running.done():
                     await self.clock.advance(0.25)
+
+
+async def test_revisions_of_runtimes_are_deleted_at_the_end_and_other_objects_are_kept() -> None:
+    content = {"kind": "TrainingRuntime", "metadata": {"name": "torch"}, "spec": {}}
+    found = revision_manifest(content, "a", revision_name(content), 1)
+    metadata = {**found["metadata"], "uid": "u"}
+    ours = {**found, "metadata": metadata}
+    forged = {**ours, "metadata": {**metadata, "name": "forged"}}
+    server = ObjectServer({JOBS: [meta("one")], RUNTIMES: [], CLUSTER: []})
+
+    def answer(method: str, path: str) -> Response | None:
+        if "controllerrevisions" not in path:
+            return None
+        page = {"metadata": {"resourceVersion": "1"}, "items": [ours, forged]}
+        return Response(200, {}, orjson.dumps(page if method == "GET" else {}))
+
+    server.answer = answer
+    purging = Purging(server)
+    await purging.run()
+    assert [each for each in server.requests if each.startswith("DELETE")] == [
+        f"DELETE {OURS}/namespaces/a/trainjobs/one",
+        f"DELETE /apis/apps/v1/namespaces/a/controllerrevisions/{ours['metadata']['name']}",
+    ]
+    assert server.bodies[-1]["preconditions"] == {"uid": "u"}
+    assert purging.output[-2:] == [
+        "deleted 1 ControllerRevisions of runtimes",
+        "no TrainJobs and no runtimes are left",
+    ]
 
 
 async def test_everything_is_deleted_with_the_dependents_of_jobs() -> None:

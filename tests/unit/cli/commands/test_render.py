@@ -782,7 +782,7 @@ def test_explain_shows_the_source_of_each_value(render: Command) -> None:
     node = f"{head}.template.spec.containers[node]"
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f'{node}.image = "mine"  JobSet ← spec.trainer.image',
+        f'{node}.image = "mine"  TrainJob ← spec.trainer.image',
         f'{node}.env[A] = "1"  JobSet ← spec.trainer.env[0]',
         f"{head}.parallelism = 3  PlainML ← spec.trainer.numNodes",
         f"{head}.completions = 3  PlainML ← spec.trainer.numNodes",
@@ -918,3 +918,53 @@ def test_field_of_another_release_is_rejected_by_name(render: Command, case: Uns
         reference = {"name": "demo", "kind": case.kind}
         [line] = render.problems(document, train_job(runtimeRef=reference))
     assert f": {case.path}: Forbidden: {case.named}" in line
+
+
+def resources(amount: object) -> Object:
+    return {"resourcesPerNode": {"limits": {"cpu": amount}}}
+
+
+@pytest.mark.parametrize(("amount", "stored"), [(4.0, "4"), (0.5, "500m"), ("1000m", "1")])
+def test_train_job_is_rendered_from_its_stored_form(
+    render: Command, amount: object, stored: str
+) -> None:
+    """The mutating webhook rewrites quantities before the API server checks the schema."""
+    given = plain_job(trainer={**resources(amount), "env": [], "command": []}, runtimePatches=[])
+    objects = render.objects(plain_runtime(), given)
+    assert objects == render.objects(plain_runtime(), plain_job(trainer=resources(stored)))
+    render(plain_runtime(), given)
+    assert render.as_validated() == []
+
+
+def test_unknown_empty_list_is_an_error(render: Command) -> None:
+    """The API server finds unknown fields before it calls the mutating webhook."""
+    [problem] = render.problems(plain_runtime(), plain_job(env=[], trainer={"args": []}))
+    assert problem.startswith("FILE:3: spec.env: ")
+
+
+@pytest.mark.parametrize("amount", ["-1", "much"])
+def test_invalid_quantity_is_reported_as_it_was_written(render: Command, amount: str) -> None:
+    [problem] = render.problems(plain_runtime(), plain_job(trainer=resources(amount)))
+    assert "spec.trainer.resourcesPerNode.limits" in problem
+    assert f'"{amount}"' in problem
+
+
+def test_resource_claim_templates_are_read_from_the_files(render: Command) -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    job = plain_job(trainer={"resourceClaimsPerNode": claims})
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"count": 2}}]}}},
+    }
+    code, out, _ = render(plain_runtime(), job, template)
+    assert (code, yaml.safe_load(out)["metadata"]["annotations"]) == (
+        0,
+        {"trainer.kubeflow.org/claimed-devices": "2"},
+    )
+    code, out, err = render(plain_runtime(), job)
+    assert (code, out) == (1, "")
+    assert (
+        'spec.trainer.resourceClaimsPerNode[0].resourceClaimTemplateName: Not found: "gpus"' in err
+    )

@@ -500,3 +500,32 @@ def test_object_beyond_a_limit_is_reported(validate: Command) -> None:
     code, lines = validate(large=large)
     assert code == 1
     assert "<root>: Too long: may not be more than 262144 bytes as JSON, and is 3001" in lines[0]
+
+
+CLAIMS = {"resourceClaimsPerNode": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]}
+TEMPLATE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "gpus"},
+    "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {}}]}}},
+}
+
+
+def test_resource_claim_template_that_is_not_given_causes_a_warning(validate: Command) -> None:
+    assert validate(a=[RUNTIME, job(trainer=CLAIMS), TEMPLATE]) == (0, [])
+    code, [line] = validate(a=[RUNTIME, job(trainer=CLAIMS)])
+    assert code == 0
+    assert line.endswith(
+        "warning: the TrainJob cannot be planned yet: ResourceClaimTemplate gpus is not found in "
+        "namespace default: pods cannot start without it (spec.trainer.resourceClaimsPerNode[0])"
+    )
+
+
+def test_malformed_resource_claim_template_is_reported(validate: Command) -> None:
+    malformed = {**TEMPLATE, "spec": {"spec": {"devices": {"requests": [{"exactly": []}]}}}}
+    code, lines = validate(a=[RUNTIME, job(trainer=CLAIMS)], b=[malformed])
+    assert code == 1
+    assert [line.partition(": ")[2] for line in lines if line.startswith("b:")] == [
+        "spec.spec.devices.requests[0].name: Required value",
+        "spec.spec.devices.requests[0].exactly: Invalid value: must be an object",
+    ]

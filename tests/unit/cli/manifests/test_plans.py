@@ -236,7 +236,11 @@ VALID = [
     ),
     train_job(
         initializer={"dataset": {"storageUri": "hf://x", "secretRef": {"name": "s"}}},
-        trainer={**{key: CONTAINER[key] for key in ("env", "command")}, "numNodes": 2},
+        trainer={
+            **{key: CONTAINER[key] for key in ("env", "command")},
+            "numNodes": 2,
+            "resourceClaimsPerNode": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
+        },
         labels={"a": "b"},
         podTemplateOverrides=[
             {
@@ -275,6 +279,21 @@ VALID = [
         },
     },
     {"apiVersion": "v1", "kind": "Secret", "metadata": own_metadata()},
+    {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus"},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {"name": "a", "exactly": {"deviceClassName": "gpu.x", "count": 2}},
+                        {"name": "b", "firstAvailable": [{"name": "gpu", "count": 1}]},
+                    ]
+                }
+            }
+        },
+    },
 ]
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from kftrainer.api.resources import JOB_SETS, JOBS, TRAIN_JOBS
 from kftrainer.controllers.metrics.collectors import JobHistograms
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import LABEL_JOB_SET, RECHECK_AFTER, FirstPods
+from kftrainer.controllers.metrics.job_watch import LABEL_JOB_SET, RECHECK_AFTER, JobWatch
 from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, TransportError
@@ -119,7 +119,7 @@ class Harness:
             self.counts,
             cast("Cache", self.cache),
             self.registry,
-            cast("FirstPods", self.pods),
+            cast("JobWatch", self.pods),
             clock=self.clock,
         )
 
@@ -277,13 +277,18 @@ class RefusingClient(Client):
         return pages()
 
 
-def first_pods(harness: Harness, client: Client | None = None) -> FirstPods:
-    return FirstPods(
+def job_watch(
+    harness: Harness,
+    client: Client | None = None,
+    on_ready_pods: Callable[[ObjectKey], None] = lambda _: None,
+) -> JobWatch:
+    return JobWatch(
         harness.counts,
         cast("Cache", harness.cache),
         client or RefusingClient(),
         clock=harness.clock,
         metrics=Metrics(),
+        on_ready_pods=on_ready_pods,
     )
 
 
@@ -322,7 +327,7 @@ class Jobs(RefusingClient):
 async def shown(harness: Harness) -> AsyncIterator[Jobs]:
     """Jobs that are being listed, when a TrainJob has its JobSet."""
     jobs = Jobs()
-    watching = first_pods(harness, jobs)
+    watching = job_watch(harness, jobs)
     harness.pods.job_set_changed = watching.job_set_changed  # type: ignore[method-assign]
     async with harness.leading(), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(watching.run())
@@ -417,6 +422,42 @@ async def test_pods_that_the_status_reports_first_are_not_measured(
     assert harness.measured(RAN) == []
 
 
+def job_set(**numbers: int) -> Manifest:
+    rows = [{"name": "node", **numbers}]
+    return {**an_object("s", owner="1"), "status": {"replicatedJobsStatus": rows}}
+
+
+async def test_ready_pods_are_not_known_before_all_jobs_have_been_listed(harness: Harness) -> None:
+    jobs, reported = Jobs(), list[ObjectKey]()
+    watching = job_watch(harness, jobs, reported.append)
+    assert watching.ready_pods(job_set(active=1)) is None
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        await at_rest()
+        assert watching.ready_pods(job_set(active=1)) is None
+        assert watching.ready_pods(job_set(active=1, ready=1)) == {}
+        assert reported == []
+        await jobs.all_shown()
+        assert reported == [KEY]
+        assert watching.ready_pods(job_set(active=1)) == {}
+        task.cancel()
+
+
+async def test_jobs_that_are_not_readable_count_whole(harness: Harness, started: list[str]) -> None:
+    reported = list[ObjectKey]()
+    refusing = RefusingClient(ForbiddenError(403, "Forbidden", "jobs is forbidden"))
+    watching = job_watch(harness, refusing, reported.append)
+    assert watching.ready_pods(job_set(active=1)) is None
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        await at_rest()
+        assert (reported, watching.ready_pods(job_set(active=1))) == ([KEY], {})
+        await harness.clock.advance(RECHECK_AFTER)
+        assert watching.ready_pods(job_set(active=1)) is None
+        assert started == ["informer of Job.batch"]
+        task.cancel()
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The informers that were started."""
@@ -436,11 +477,11 @@ async def test_missing_permission_is_logged_once_and_checked_periodically(
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
     with capture_logs() as logged:
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(first_pods(harness, RefusingClient(*refusals)).run())
+            task = tasks.create_task(job_watch(harness, RefusingClient(*refusals)).run())
             await harness.clock.advance(2 * RECHECK_AFTER)
             assert started == []
             assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
-            assert logged[0]["consequence"] == f"{RAN} stays empty"
+            assert logged[0]["consequence"].startswith(f"{RAN} stays empty")
             await harness.clock.advance(RECHECK_AFTER)
             assert started == ["informer of Job.batch"]
             task.cancel()
@@ -450,7 +491,7 @@ async def test_unreachable_server_is_retried_by_the_informer(
     harness: Harness, started: list[str]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(first_pods(harness, RefusingClient(TransportError("gone"))).run())
+        task = tasks.create_task(job_watch(harness, RefusingClient(TransportError("gone"))).run())
         await at_rest()
         assert started == ["informer of Job.batch"]
         task.cancel()
@@ -463,16 +504,16 @@ async def test_bug_in_the_job_watch_only_ends_that_watch(
     def broken(_: Any) -> Any:
         raise KeyError(part)
 
-    monkeypatch.setattr(f"kftrainer.controllers.metrics.first_pods.{part}", broken)
+    monkeypatch.setattr(f"kftrainer.controllers.metrics.job_watch.{part}", broken)
     jobs = Jobs()
     with capture_logs() as logged:
         async with asyncio.timeout(10), harness.leading(), asyncio.TaskGroup() as tasks:
             harness.jobs.put(a_job())
-            tasks.create_task(first_pods(harness, jobs).run())
+            tasks.create_task(job_watch(harness, jobs).run())
             await jobs.show(ready=1)
     [entry] = [each for each in logged if each["log_level"] == "error"]
-    assert entry["event"] == "first_pods_watch_failed"
-    assert entry["consequence"] == f"nothing is added to {RAN}"
+    assert entry["event"] == "jobs_watch_failed"
+    assert entry["consequence"].startswith(f"nothing is added to {RAN}")
 
 
 async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:

@@ -9,7 +9,6 @@ import pytest
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.controllers.trainjob.apply import (
     ForeignObjectError,
-    NotInstalledError,
     PendingDeletionError,
 )
 from kftrainer.controllers.trainjob.failures import failing_reconcile, failure_of
@@ -27,7 +26,12 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.machinery.controller.reconcile import ReconcileError
-from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError, PluginFailedError
+from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
+    NotInstalledError,
+    PlanningError,
+    PluginFailedError,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUOTA = "is forbidden: exceeded quota: q, requested: count/jobsets=1, used: 1, limited: 1"

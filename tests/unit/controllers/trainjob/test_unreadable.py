@@ -54,6 +54,21 @@ def test_invalid_fields_are_left_out_and_named() -> None:
     assert "spec.trainer.numNodes" in {each.path for each in problems}
 
 
+def test_status_of_an_invalid_trainjob_is_kept() -> None:
+    """A field that is not read would be removed by the next apply of the status."""
+    manifest = stored(trainer={"numNodes": "2"})
+    manifest["status"] = {
+        "conditions": [COMPLETE],
+        "jobsStatus": [],
+        "jobSet": {"uid": "u2"},
+        "runtimeRevision": "torch-1",
+        "state": "Running",
+        "nodes": {"ready": 1, "desired": 2},
+    }
+    job, _ = readable_part(manifest)
+    assert job.dump()["status"] == manifest["status"]
+
+
 def test_field_that_decides_about_suspension_may_be_invalid_too() -> None:
     job, problems = readable_part(stored(suspend="yes"))
     assert job.spec.suspend is False

@@ -9,8 +9,11 @@ from kftrainer.devcluster.artifacts.versions import (
     BINARIES,
     KUBERNETES_PROJECT,
     KUBERNETES_VERSION,
+    KUEUE,
     Binary,
 )
+
+ALL = (*BINARIES, KUEUE)
 
 
 def requirements(binary: Binary) -> dict[str, str]:
@@ -18,13 +21,13 @@ def requirements(binary: Binary) -> dict[str, str]:
     return dict(re.findall(r"^\s*(?:require )?(\S+) (v\S+)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: binary.name)
+@pytest.mark.parametrize("binary", ALL, ids=lambda binary: binary.name)
 def test_a_binary_has_the_version_that_its_go_mod_pins(binary: Binary) -> None:
     modules = {m: v for m, v in requirements(binary).items() if binary.package.startswith(m)}
     assert list(modules.values()) == [binary.version]
 
 
-@pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: binary.name)
+@pytest.mark.parametrize("binary", ALL, ids=lambda binary: binary.name)
 def test_our_toolchain_is_new_enough_for_every_go_mod(binary: Binary) -> None:
     text = (binary.project.folder / "go.mod").read_text()
     wanted = re.search(r"^go (\d+)\.(\d+)", text, re.MULTILINE)

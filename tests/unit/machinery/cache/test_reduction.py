@@ -6,6 +6,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory, Decoded
@@ -146,3 +147,30 @@ def test_decoded_objects_are_cached_up_to_a_size_and_evicted_by_last_use() -> No
     assert len(decoded) == 2
     again = ["again"]
     assert decoded.of(entries[1], lambda: again) is again, "it was used longest ago"
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("reduction", [REDUCTION, None])
+def test_object_nested_too_deeply_is_held_reduced_and_reported_once(
+    reduction: Reduction | None,
+) -> None:
+    maker: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=reduction)
+    deep = thing(metadata={"labels": {"app": "x"}}, data=nested(1000))
+    with capture_logs() as logs:
+        entries = [maker.make(deep), maker.make(deep)]
+    assert all(each.is_reduced and each.full_size is None for each in entries)
+    assert entries[0].manifest == thing(metadata={"labels": {"app": "x"}})
+    assert [each["event"] for each in logs] == ["object_nested_too_deeply"]
+
+
+def test_fields_nested_too_deeply_are_omitted() -> None:
+    entry = cached(thing(spec={"suspend": True, "runtimeRef": nested(300)}, status=nested(300)))
+    assert entry.is_reduced
+    assert entry.manifest["spec"]["suspend"] is True
+    assert entry.size < KIB

@@ -1,5 +1,6 @@
 """AdmissionReviews as bytes."""
 
+from base64 import b64decode
 from typing import Any
 
 import orjson
@@ -159,6 +160,14 @@ def test_allowing_response() -> None:
         "kind": "AdmissionReview",
         "response": {"uid": "u", "allowed": True, "status": {"code": 200}},
     }
+
+
+def test_patch_is_encoded() -> None:
+    patch = [{"op": "remove", "path": "/spec/ä"}]
+    response = orjson.loads(encoded("u", AdmissionResponse(allowed=True, patch=patch)))["response"]
+    assert response.keys() == {"uid", "allowed", "status", "patch", "patchType"}
+    assert response["patchType"] == "JSONPatch"
+    assert orjson.loads(b64decode(response["patch"])) == patch
 
 
 def test_denying_response_has_a_status_and_no_patch() -> None:

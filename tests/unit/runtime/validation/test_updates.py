@@ -353,3 +353,207 @@ def test_rejected_change_reports_its_rule() -> None:
         "change-after-end": errors_of({}, image, job_set(), end="Failed"),
     }.items():
         assert [error.rule for error in errors] == [rule]
+
+
+# Runtime patches.
+
+PATCHES = "spec.runtimePatches"
+PATCHED_WHILE_RUNNING = (
+    f"{PATCHES}: Forbidden: RuntimePatches can only be modified when the TrainJob is suspended "
+    "before or after the update"
+)
+LASTING_PATCH = (
+    f"{PATCHES}: Forbidden: cannot be changed after the JobSet was created, except labels and "
+    "annotations of the JobSet and of the pods, and nodeSelector, tolerations and schedulingGates "
+    f"of the pods: {RECREATE}"
+)
+
+
+def patching(*patches: Object, suspend: bool = True) -> Object:
+    return {"suspend": suspend, "runtimePatches": [*patches]}
+
+
+def patch(
+    *,
+    manager: str = "acme.io/tuner",
+    time: str | None = None,
+    of_jobset: Object | None = None,
+    of_job: Object | None = None,
+    of_pods: Object | None = None,
+    job: str = "node",
+    **spec: Any,
+) -> Object:
+    """A runtime patch of one job, written in full."""
+    pods: Object = {"spec": spec} | ({"metadata": of_pods} if of_pods else {})
+    template: Object = {"spec": {"template": pods}} | ({"metadata": of_job} if of_job else {})
+    job_set: Object = {"spec": {"replicatedJobs": [{"name": job, "template": template}]}}
+    if of_jobset:
+        job_set["metadata"] = of_jobset
+    found = {"manager": manager, "trainingRuntimeSpec": {"template": job_set}}
+    return found | ({"time": time} if time else {})
+
+
+KUEUE = {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {"spec": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "errors"),
+    [
+        (False, False, [PATCHED_WHILE_RUNNING]),
+        (True, True, []),
+        (True, False, []),  # resumed with it in one request
+        (False, True, []),
+    ],
+)
+def test_patches_can_change_if_suspended_before_or_after(
+    before: bool, after: bool, errors: list[str]
+) -> None:
+    old, new = patching(suspend=before), patching(patch(**GATED), suspend=after)
+    assert error_messages(old, new, job_set()) == errors
+    assert error_messages({**new, "suspend": before}, {**old, "suspend": after}) == errors
+    assert error_messages({**new, "suspend": before}, new) == []
+
+
+def test_patches_cannot_change_while_jobs_are_active() -> None:
+    there = job_set("node", "launcher")
+    active = "RuntimePatches cannot be modified when the JobSet's ReplicatedJob {} is still active"
+    assert error_messages(patching(), patching(patch(**GATED)), there) == [
+        f"{PATCHES}: Forbidden: {active.format(name)}" for name in ("node", "launcher")
+    ]
+    assert error_messages(patching(patch(**GATED)), patching(patch(**GATED)), there) == []
+
+
+MUTABLE: dict[str, Object] = {
+    "labels": patch(of_pods={"labels": {"a": "b"}}),
+    "annotations": patch(of_pods={"annotations": {"a": ""}}),
+    "labels of the JobSet": patch(of_jobset={"labels": {"a": "b"}}),
+    "nodeSelector": patch(nodeSelector={"a": "b"}),
+    "tolerations": patch(tolerations=[{"operator": "Exists"}]),
+    "schedulingGates": patch(**GATED),
+}
+LASTING_PATCHES: dict[str, Object] = {
+    "labels of the Jobs": patch(of_job={"labels": {"a": "b"}}),
+    "affinity": patch(affinity={"nodeAffinity": {"a": 1}}),
+    "serviceAccountName": patch(serviceAccountName="me"),
+    "terminationGracePeriodSeconds": patch(terminationGracePeriodSeconds=0),
+    "securityContext": patch(securityContext={"runAsUser": 1}),
+    "a container": patch(containers=[{"name": "node", "securityContext": {"runAsUser": 1}}]),
+    "volumes": patch(volumes=[{"name": "a", "emptyDir": {"sizeLimit": "1Gi"}}]),
+}
+
+
+@pytest.mark.parametrize("entry", MUTABLE.values(), ids=MUTABLE)
+def test_mutable_part_of_patches_can_change_while_suspended(entry: Object) -> None:
+    emptied = {**KUEUE, "manager": entry["manager"]}
+    for other in (patching(), patching(emptied)):
+        assert error_messages(other, patching(entry), job_set()) == []
+        assert error_messages(patching(entry), other, job_set()) == []
+        assert error_messages(
+            {**other, "suspend": False}, patching(entry, suspend=False), job_set()
+        ) == [PATCHED_WHILE_RUNNING]
+
+
+@pytest.mark.parametrize("entry", LASTING_PATCHES.values(), ids=LASTING_PATCHES)
+def test_immutable_part_of_patches_can_neither_be_added_nor_removed(entry: Object) -> None:
+    """D39: CEL compares a field only if it exists before and after."""
+    emptied = {**KUEUE, "manager": entry["manager"]}
+    for other in (patching(), patching(emptied), patching(patch(job="other", **GATED))):
+        assert error_messages(other, patching(entry), job_set()) == [LASTING_PATCH]
+        assert error_messages(patching(entry), other, job_set()) == [LASTING_PATCH]
+        assert error_messages(other, patching(entry)) == []
+    finished = error_messages(patching(), patching(entry), end="Failed")
+    assert finished == [
+        LASTING_PATCH.replace("the JobSet was created", "the TrainJob has finished")
+    ]
+
+
+def test_scheduling_can_change_beside_an_immutable_part() -> None:
+    entry = LASTING_PATCHES["volumes"]
+    queue = patch(manager="kueue.x-k8s.io/manager", nodeSelector={"flavor": "spot"})
+    for old, new in (((KUEUE, entry), (queue, entry)), ((queue, entry), (KUEUE, entry))):
+        assert error_messages(patching(*old), patching(*new), job_set()) == []
+
+
+def test_order_of_patches_is_a_change_but_order_of_jobs_is_not() -> None:
+    one, two = patch(**GATED), patch(manager="acme.io/two", **GATED)
+    running = {"suspend": False}
+    assert error_messages({**patching(one, two), **running}, {**patching(two, one), **running}) == [
+        PATCHED_WHILE_RUNNING
+    ]
+    both = patch(**GATED)
+    jobs = both["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    jobs.append({**jobs[0], "name": "other"})
+    turned = patch(**GATED)
+    turned["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"] = jobs[::-1]
+    assert error_messages({**patching(both), **running}, {**patching(turned), **running}) == []
+
+
+@pytest.mark.parametrize("time", [None, "2026-01-01T00:00:00Z"])
+def test_time_of_a_patch_never_counts_as_a_change(time: str | None) -> None:
+    old = patching(patch(time="2025-01-01T00:00:00Z", serviceAccountName="me"), suspend=False)
+    new = patching(patch(time=time, serviceAccountName="me"), suspend=False)
+    assert error_messages(old, new, job_set("node")) == []
+
+
+def test_patches_written_back_by_go_clients_are_not_a_change() -> None:
+    mounts = [{"name": "a", "mountPath": "/a", "readOnly": False}]
+    written = patch(
+        of_pods={"labels": {"empty": ""}, "annotations": {}},
+        nodeSelector={},
+        tolerations=[],
+        volumes=[{"name": "a", "emptyDir": {"sizeLimit": 1024}}],
+        containers=[{"name": "node", "env": [], "volumeMounts": mounts}],
+        initContainers=[],
+    )
+    sent = patch(
+        time="2026-01-01T00:00:00Z",
+        of_pods={"labels": {"empty": ""}},
+        of_jobset={"labels": {}},
+        volumes=[{"name": "a", "emptyDir": {"sizeLimit": "1024"}}],
+        containers=[{"name": "node", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}],
+    )
+    running = {"suspend": False}
+    for old, new in ((written, sent), (sent, written)):
+        before, after = {**patching(KUEUE, old), **running}, {**patching(new), **running}
+        assert error_messages(before, after, job_set("node")) == []
+
+
+def test_change_of_patches_after_the_end_causes_a_warning() -> None:
+    assert warned(patching(), patching(patch(**GATED)), end="Complete") == [
+        f"{PATCHES}: no effect: the TrainJob has finished"
+    ]
+    assert warned(patching(), patching(KUEUE), end="Complete") == []
+
+
+def test_rejected_change_of_patches_reports_its_rule() -> None:
+    gated, lasting = patching(patch(**GATED)), patching(LASTING_PATCHES["volumes"])
+    for rule, errors in {
+        "patch-while-running": errors_of({}, {**gated, "suspend": False}),
+        "patch-while-active": errors_of(patching(), gated, job_set("node")),
+        "patch-after-jobset": errors_of(patching(), lasting, job_set()),
+        "patch-after-end": errors_of(patching(), lasting, end="Complete"),
+    }.items():
+        assert [error.rule for error in errors] == [rule]
+
+
+def patched_container(suspend: bool = True, **container: Any) -> Object:  # noqa: FBT002
+    pods = {"containers": [{"name": "node", **container}]}
+    job = {"name": "node", "template": {"spec": {"template": {"spec": pods}}}}
+    template = {"spec": {"replicatedJobs": [job]}}
+    patch = {"manager": "acme.io/tuner", "trainingRuntimeSpec": {"template": template}}
+    return {"runtimePatches": [patch], "suspend": True}
+
+
+@pytest.mark.parametrize("field", ["runAsNonRoot", "allowPrivilegeEscalation"])
+def test_false_in_a_security_context_is_a_change(field: str) -> None:
+    strict = patched_container(securityContext={field: False})
+    [error] = error_messages(patched_container(), strict, job_set())
+    assert error.startswith("spec.runtimePatches: Forbidden: cannot be changed after")
+    assert error_messages(strict, patched_container(), job_set()) == [error]
+    assert error_messages(strict, strict, job_set()) == []
+
+
+def test_false_elsewhere_is_the_same_as_unset() -> None:
+    mount = {"name": "data", "mountPath": "/data"}
+    explicit = patched_container(volumeMounts=[{**mount, "readOnly": False}])
+    assert error_messages(patched_container(volumeMounts=[mount]), explicit, job_set()) == []

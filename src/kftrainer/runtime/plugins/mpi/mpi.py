@@ -45,7 +45,6 @@ from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.podset import Container, PodSet
-from kftrainer.runtime.resources.devices import accelerators
 from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
@@ -151,7 +150,9 @@ class MPI(
             *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=MPIRule.MPI_RESERVED_ENV),
         )
         findings.add_warnings(
-            *oversubscribed_devices(*_slots(info, new, policy), _node_resources(info, policy))
+            *oversubscribed_devices(
+                *_slots(info, new, policy), info.devices(_node_resources(info, policy))
+            )
         )
         return findings
 
@@ -222,7 +223,7 @@ def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
     if isinstance(requested, int):
         return requested, PROCESSES
     if policy.num_proc_per_node == 1:
-        devices = accelerators(_node_resources(info, policy))
+        devices = info.devices(_node_resources(info, policy))
         if devices > 1:
             return devices, "accelerators of a node"
     return policy.num_proc_per_node, f"{RUNTIME} spec.mlPolicy.mpi.numProcPerNode"

@@ -7,6 +7,7 @@ class TorchRule(StrEnum):
     """The rule that an error of the plugin belongs to; docs/admission.md describes each."""
 
     TORCH_RESERVED_ENV = "torch-reserved-env"
+    TORCH_ENV_INJECTION = "torch-env-injection"
     TORCHTUNE_NO_MODEL = "torchtune-no-model"
     TORCHTUNE_UNKNOWN_MODEL = "torchtune-unknown-model"
     TORCHTUNE_ONE_NODE = "torchtune-one-node"

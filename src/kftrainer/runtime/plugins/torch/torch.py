@@ -7,15 +7,16 @@ from typing import Any, ClassVar
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
-from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
     CustomValidation,
     EnforceMLPolicy,
     PolicyExtension,
+    RuntimeValidation,
 )
 from kftrainer.runtime.framework.policies import FieldPolicy
-from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
+from kftrainer.runtime.info import NO_TRAINER, RUNTIME, AnyRuntime, Info
 from kftrainer.runtime.object_builders import (
     COMPLETION_INDEX,
     Piece,
@@ -24,14 +25,20 @@ from kftrainer.runtime.object_builders import (
     env_var,
 )
 from kftrainer.runtime.plugins.torch import torchtune
+from kftrainer.runtime.plugins.torch.env_injection import (
+    containers_by_job,
+    injected,
+    injection_errors,
+)
 from kftrainer.runtime.plugins.torch.rules import TorchRule
 from kftrainer.runtime.plugins.torch.torchtune import Tuning
 from kftrainer.runtime.plugins.user_env import reserved_env_errors, set_user_env
 from kftrainer.runtime.podset import Container
-from kftrainer.runtime.resources.devices import accelerators, cpus, is_accelerator
+from kftrainer.runtime.resources.devices import cpus, is_accelerator
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
 from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
 # Environment variables that torchrun reads.
@@ -47,15 +54,18 @@ TORCH_POLICY = FieldPolicy(
 )
 
 
-class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
+class Torch(EnforceMLPolicy, CustomValidation, RuntimeValidation, PolicyExtension):
     """Set the variables that torchrun reads: number of nodes, own rank, address of the first."""
 
     name: ClassVar[str] = "Torch"
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
         """Set the environment for torchrun, or the command for torchtune."""
-        if not isinstance(info.policy, TorchPolicy):
+        policy = info.policy
+        if not isinstance(policy, TorchPolicy):
             return
+        if broken := [*injection_errors(info.runtime, policy)]:
+            raise InvalidRuntimeError(subject_of(info.runtime), *broken)
         info.reserved_env.update(TORCH_ENV)
         trainer, container = info.trainer, info.trainer_container
         if trainer is None or container is None:
@@ -69,20 +79,37 @@ class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
         else:
             container.set_envs([*_ranks(container, info, job), *_master(host)])
         _open_port(container)
+        for other, target in injected(info, policy):
+            env = (*_ranks(container, info, job), *_master(host))
+            other.set_envs([(variable, f"{RUNTIME} {target}") for variable, _ in env])
 
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
         """Validate reserved variables, and the torchtune configuration if it is used."""
         findings = ValidationResult()
-        if isinstance(info.policy, TorchPolicy):
-            rule = TorchRule.TORCH_RESERVED_ENV
-            findings.add_errors(*reserved_env_errors(info, new, TORCH_ENV, rule=rule))
+        policy = info.policy
+        if isinstance(policy, TorchPolicy):
+            if broken := [*injection_errors(info.runtime, policy)]:
+                detail = str(InvalidRuntimeError(subject_of(info.runtime), *broken))
+                reference = new.spec.runtime_ref.dump()
+                unusable = Rule.RUNTIME_UNUSABLE
+                findings.add_errors(invalid("spec.runtimeRef", reference, detail, rule=unusable))
+            rule, others = TorchRule.TORCH_RESERVED_ENV, containers_by_job(policy)
+            findings.add_errors(
+                *reserved_env_errors(info, new, TORCH_ENV, rule=rule, others=others)
+            )
             if _is_torchtune(new):
                 findings.add_errors(*_tune_errors(info, new))
             requested, source = _requested_processes(info, new)
-            findings.add_warnings(*oversubscribed_devices(requested, source, _resources(info, new)))
+            devices = info.devices(_resources(info, new))
+            findings.add_warnings(*oversubscribed_devices(requested, source, devices))
         return findings
+
+    def validate_runtime(self, runtime: AnyRuntime, _info: Info | None) -> ValidationResult:
+        """Validate the containers that envInjection names."""
+        policy = TORCH_POLICY.of(runtime)
+        return ValidationResult([] if policy is None else [*injection_errors(runtime, policy)])
 
     def declare_policy(self) -> FieldPolicy[TorchPolicy]:
         """Return the policy `torch`."""
@@ -105,9 +132,11 @@ def _requested_processes(info: Info, job: TrainJob) -> tuple[int | str, str]:
     return "auto", POLICY
 
 
-def _processes_for_torchrun(requested: int | str, resources: Mapping[str, Any]) -> int | str:
+def _processes_for_torchrun(
+    requested: int | str, info: Info, resources: Mapping[str, Any]
+) -> int | str:
     """Return the value to pass to torchrun, which counts accelerators itself."""
-    if requested == "cpu" or (requested == "auto" and not accelerators(resources)):
+    if requested == "cpu" or (requested == "auto" and not info.devices(resources)):
         return max(1, cpus(resources))
     return requested
 
@@ -134,9 +163,10 @@ def _nodes(info: Info, job: TrainJob) -> int:
 
 def _ranks(container: Container, info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
     requested, source = _requested_processes(info, job)
+    processes = _processes_for_torchrun(requested, info, container.resources)
     return (
         (env_var(NNODES, _nodes(info, job)), info.num_nodes_source(job)),
-        (env_var(NPROC_PER_NODE, _processes_for_torchrun(requested, container.resources)), source),
+        (env_var(NPROC_PER_NODE, processes), source),
         (env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY),
     )
 
@@ -183,11 +213,11 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
         source = "spec.mlPolicy.numNodes"
     elif error.path == torchtune.PROCESSES and trainer.num_proc_per_node is None:
         source = f"spec.{POLICY}.numProcPerNode"
-    elif error.path == torchtune.RESOURCES and not _requests_accelerators(
-        trainer.resources_per_node
+    elif error.path == torchtune.RESOURCES and not (
+        _requests_accelerators(trainer.resources_per_node) or info.claimed.count
     ):
         source = f"the resources of the container {names.CONTAINER_NODE}"
-        if not accelerators(_resources(info, job)):
+        if not info.devices(_resources(info, job)):
             return error  # neither the TrainJob nor the container requests accelerators
     if not source:
         return error
@@ -204,20 +234,21 @@ def _requests_accelerators(resources: Mapping[str, Any] | None) -> bool:
 def _tuning(info: Info, job: TrainJob) -> Tuning:
     metadata, resources = info.runtime_metadata, _resources(info, job)
     requested, _ = _requested_processes(info, job)
-    processes = _processes_for_torchrun(requested, resources)
+    processes = _processes_for_torchrun(requested, info, resources)
+    if not info.claimed.is_known and requested in ("auto", "gpu"):
+        processes = 1  # so that no rule about devices rejects the TrainJob
     template = _template_words(info, "command")
     return Tuning(
         model=torchtune.model_of(metadata.name, metadata.annotations, template),
         method=torchtune.method_of(_args(info, job)),
         nodes=_nodes(info, job),
-        processes=processes if isinstance(processes, int) else accelerators(resources),
+        processes=processes if isinstance(processes, int) else info.devices(resources),
     )
 
 
 def _args(info: Info, job: TrainJob) -> Sequence[str]:
     """Return the arguments that the container will have."""
-    requested = (job.spec.trainer or NO_TRAINER).args
-    return _template_words(info, "args") if requested is None else requested
+    return _requested_args(job) or _template_words(info, "args")
 
 
 def _requested_args(job: TrainJob) -> Sequence[str]:

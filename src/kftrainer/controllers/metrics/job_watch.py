@@ -1,12 +1,12 @@
-"""Detects when the first pod of a TrainJob runs, by watching Jobs without caching them.
+"""Watches the Jobs of TrainJobs: for the first pod that runs, and for the number of ready pods.
 
 The status of a JobSet cannot replace this watch: its `ready` counts the Jobs whose pods are all
 ready, which for a training on many nodes may be hours after the first pod, and its `active` also
-counts Jobs whose pods are pending.
+counts Jobs whose pods are pending. A Job is cached only while the JobSet's status is not enough.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -26,21 +26,28 @@ from kftrainer.machinery.metrics.registry import Metrics
 log = structlog.get_logger(__name__)
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # on the Jobs of a JobSet
+LABEL_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 RECHECK_AFTER = 300.0  # seconds until a missing permission is checked again
 INDEX_JOB_SET = "job-set"
+KEPT_STATUS = ("ready", "succeeded")
 KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
 METRIC = "kftrainer_trainjob_first_pod_running_seconds"
 
 
-class FirstPods:
-    """Watch the Jobs of JobSets for the first pods of TrainJobs.
+def _ignore(_key: ObjectKey) -> None:
+    """Ignore the change of a JobSet's ready pods."""
 
-    A Job is cached only from the time at which it has such a pod until its next change. Its event
-    may arrive before that of its JobSet, because each kind has its own watch; the Job is then
-    evaluated when the JobSet arrives.
+
+class JobWatch:
+    """Watch the Jobs of JobSets.
+
+    A Job is cached while some, but not all, of its pods are ready, and from the time at which it
+    has the first pod that its TrainJob waits for until its next change. Its event may arrive before
+    that of its JobSet, because each kind has its own watch; the Job is then evaluated when the
+    JobSet arrives.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  its dependencies
         self,
         counts: TrainJobCounts,
         cache: Cache,
@@ -49,25 +56,32 @@ class FirstPods:
         clock: Clock,
         metrics: Metrics,
         namespaces: Sequence[str] = (),
+        on_ready_pods: Callable[[ObjectKey], None] = _ignore,
     ) -> None:
         self._counts = counts
         self._cache = cache
         self._client = client
         self._clock = clock
         self._namespaces = namespaces
+        self._on_ready_pods = on_ready_pods
+        self._is_refused = False  # also if the watch has failed
+        self._unknown: set[ObjectKey] = set()  # JobSets whose ready pods were not known yet
+        self._informers: dict[str | None, Informer[Manifest]] = {}
 
         def make(namespace: str | None) -> Informer[Manifest]:
-            return Informer(
+            informer = self._informers[namespace] = Informer(
                 client,
                 JOBS,
                 clock=clock,
                 namespace=namespace,
                 label_selector=LABEL_JOB_SET,
-                keep=self.is_awaited,
+                keep=self._is_kept,
                 transform=_slim,
                 indexes={INDEX_JOB_SET: _index_job_set},
                 metrics=metrics.for_informer(JOBS.group_kind),
+                on_access=lambda *_: self._report_unknown(),
             )
+            return informer
 
         self._informer = in_namespaces(JOBS, namespaces, make)
 
@@ -76,9 +90,13 @@ class FirstPods:
         try:
             await self._permitted()
             self._informer.add_handler(self.changed)
-            await self._informer.run(_nothing, asyncio.Event())
+            await self._informer.run(self._report_unknown, asyncio.Event())
         except Exception:
-            log.exception("first_pods_watch_failed", consequence=f"nothing is added to {METRIC}")
+            self._set_refused(is_refused=True)
+            log.exception(
+                "jobs_watch_failed",
+                consequence=f"nothing is added to {METRIC}, and status.nodes counts whole Jobs",
+            )
 
     async def _permitted(self) -> None:
         is_known = False
@@ -89,10 +107,52 @@ class FirstPods:
             write(
                 "jobs_not_readable",
                 error=str(refusal),
-                consequence=f"{METRIC} stays empty",
+                consequence=f"{METRIC} stays empty, and status.nodes counts whole Jobs",
             )
             is_known = True
+            self._set_refused(is_refused=True)
             await self._clock.sleep(RECHECK_AFTER)
+        self._set_refused(is_refused=False)
+
+    def _set_refused(self, *, is_refused: bool) -> None:
+        self._is_refused = is_refused
+        self._report_unknown()
+
+    def _report_unknown(self) -> None:
+        """Report the JobSets whose ready pods were not known before."""
+        known = {key for key in self._unknown if not self._is_starting(key.namespace)}
+        self._unknown -= known
+        for key in known:
+            self._on_ready_pods(key)
+
+    def _is_starting(self, namespace: str) -> bool:
+        """Whether the Jobs are about to be read for the first time."""
+        informer = self._informers.get(namespace) or self._informers.get(None)
+        if self._is_refused or informer is None:
+            return False
+        return not informer.has_synced and informer.refusal is None
+
+    def _is_kept(self, manifest: Manifest) -> bool:
+        return has_some_ready_pods(manifest) or self.is_awaited(manifest)
+
+    def ready_pods(self, job_set: Manifest) -> Mapping[str, int] | None:
+        """Return the ready pods of the JobSet's Jobs that have other pods, by replicated job.
+
+        None if there may be such pods but the Jobs have not been read yet. The JobSet is reported
+        when they have.
+        """
+        metadata, found = job_set["metadata"], dict[str, int]()
+        key = ObjectKey(metadata["namespace"], metadata["name"])
+        if self._is_starting(key.namespace):
+            if not _has_unready_jobs(job_set):
+                return found
+            self._unknown.add(key)
+            return None
+        for job in self._informer.by_index(INDEX_JOB_SET, str(key)):
+            if has_some_ready_pods(job) and is_controlled_by(job["metadata"], metadata["uid"]):
+                name = job["metadata"]["labels"].get(LABEL_REPLICATED_JOB, "")
+                found[name] = found.get(name, 0) + _ready_pods(job)
+        return found
 
     def is_awaited(self, manifest: Manifest) -> bool:
         """Whether the Job has had pods and its TrainJob, by name, still waits for the first."""
@@ -102,7 +162,10 @@ class FirstPods:
 
     def changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of a Job with pods; those of the initial list have no known time."""
-        if change.new is None:
+        seen = change.old if change.new is None else change.new
+        if seen is not None and _ready_pods_of(change.old) != _ready_pods_of(change.new):
+            self._on_ready_pods(_job_set_of(seen.metadata))
+        if change.new is None or not self.is_awaited(change.new.manifest):
             return
         metadata = change.new.metadata
         key = _job_set_of(metadata)
@@ -142,6 +205,12 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     return None if seen is None else seen.metadata
 
 
+def _has_unready_jobs(job_set: Manifest) -> bool:
+    """Whether a Job of the JobSet has pods, but not all of them are ready."""
+    rows = (job_set.get("status") or {}).get("replicatedJobsStatus") or ()
+    return any((row.get("active") or 0) > (row.get("ready") or 0) for row in rows)
+
+
 def _has_had_pods(status: Manifest) -> bool:
     return bool(status.get("ready") or status.get("succeeded"))
 
@@ -155,10 +224,26 @@ def _index_job_set(job: ObservedObject[Manifest]) -> Iterable[str]:
     return (str(_job_set_of(job.metadata)),)
 
 
+def has_some_ready_pods(job: Manifest) -> bool:
+    """Whether some of the Job's pods are ready or have succeeded, and others are not."""
+    parallelism: int = (job.get("spec") or {}).get("parallelism", 1)
+    return 0 < _ready_pods(job) < parallelism
+
+
+def _ready_pods(job: Manifest) -> int:
+    status = job.get("status") or {}
+    ready, succeeded = status.get("ready") or 0, status.get("succeeded") or 0
+    return int(ready) + int(succeeded)
+
+
+def _ready_pods_of(job: ObservedObject[Manifest] | None) -> int:
+    return 0 if job is None else _ready_pods(job.manifest)
+
+
 def _slim(manifest: Manifest) -> Manifest:
-    metadata = manifest["metadata"]
-    return {"metadata": {field: metadata[field] for field in KEPT_METADATA if field in metadata}}
-
-
-def _nothing() -> None:
-    """Ignore readiness: nothing waits for this informer."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    return {
+        "metadata": {field: metadata[field] for field in KEPT_METADATA if field in metadata},
+        "spec": {"parallelism": (manifest.get("spec") or {}).get("parallelism", 1)},
+        "status": {field: status[field] for field in KEPT_STATUS if field in status},
+    }

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.overrides import MOST_BYTES, MOST_UNKNOWN, MOST_WORK
+from kftrainer.runtime.patches.merge import MOST_BYTES, MOST_WORK
+from kftrainer.runtime.patches.targets import MOST_UNKNOWN
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import findings, info_of, job_on
 

@@ -1,0 +1,1 @@
+"""The released Kueue controller on a cluster with our manager; `make test-clients` runs it."""

@@ -1,0 +1,118 @@
+"""TrainJobs with `activeDeadlineSeconds`."""
+
+from datetime import datetime
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    JOB,
+    ROW,
+    Team,
+    conditions_of,
+)
+from tests.support.managers import ManagerProcess
+
+REASON = "DeadlineExceeded"
+NO_ROWS = {**ROW, "ready": 0, "active": 0}
+
+
+def time_of(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def seconds_since(team: Team, job: Object) -> float:
+    """Return the age of the TrainJob by the clock of the API server."""
+    metadata = {"generateName": "clock-"}
+    clock = await team.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    now = time_of(clock["metadata"]["creationTimestamp"])
+    return (now - time_of(job["metadata"]["creationTimestamp"])).total_seconds()
+
+
+async def until_older(team: Team, job: Object, seconds: float) -> None:
+    async def is_older() -> bool:
+        return await seconds_since(team, job) >= seconds
+
+    await until(is_older, within=ANY_MOMENT, what=f"an age of {seconds} s", every=0.5)
+
+
+async def until_failed(team: Team) -> Object:
+    return await team.until_says("Failed", REASON)
+
+
+async def test_overdue_trainjob_fails_and_its_jobset_is_deleted_for_good(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    job = await team.create_job(activeDeadlineSeconds=2)
+    await team.until_there("JobSet")
+    await team.job_set_says(rows=[ROW])
+    failed = await until_failed(team)
+    condition = conditions_of(failed)["Failed"]
+    assert condition["message"] == "TrainJob exceeded its active deadline"
+    created = time_of(job["metadata"]["creationTimestamp"])
+    assert (time_of(condition["lastTransitionTime"]) - created).total_seconds() >= 2
+    await team.until_gone("JobSet")
+    ended = await team.until_rows(NO_ROWS)
+    assert ended["status"]["state"] == "Failed"
+    event = await team.until_event(REASON)
+    assert (event["type"], event["message"]) == (
+        "Warning",
+        "TrainJob exceeded its active deadline of 2 s: its JobSet is deleted",
+    )
+    await team.touch(manager)
+    await team.touch(manager)
+    assert await team.find("JobSet") is None
+    assert (await team.get("TrainJob"))["status"] == ended["status"]
+
+
+async def test_suspended_time_does_not_count(team: Team, manager: ManagerProcess) -> None:
+    await team.create_runtime()
+    await team.create_job(suspend=True, activeDeadlineSeconds=3)
+    suspended = await team.until_says("Suspended", "Suspended")
+    await until_older(team, suspended, 5)
+    await team.touch(manager)
+    assert "Failed" not in conditions_of(await team.get("TrainJob"))
+    await team.suspend(suspend=False)
+    resumed = await team.until_says("Suspended", "Resumed", "False")
+    assert "Failed" not in conditions_of(resumed)
+    failed = conditions_of(await until_failed(team))
+    since = time_of(failed["Suspended"]["lastTransitionTime"])
+    assert (time_of(failed["Failed"]["lastTransitionTime"]) - since).total_seconds() >= 3
+    await team.suspend(suspend=True)
+    await team.touch(manager)
+    assert (await team.get("TrainJob"))["status"]["conditions"] == [*failed.values()]
+
+
+async def test_completed_trainjob_does_not_fail_later(team: Team, manager: ManagerProcess) -> None:
+    await team.create_runtime()
+    await team.create_job(activeDeadlineSeconds=6)
+    await team.until_there("JobSet")
+    await team.job_set_says(COMPLETED, rows=[{**NO_ROWS, "succeeded": 1}])
+    done = await team.until_says("Complete", COMPLETED["reason"])
+    await until_older(team, done, 8)
+    await team.touch(manager)
+    assert "Failed" not in conditions_of(await team.get("TrainJob"))
+    assert await team.find("JobSet") is not None
+
+
+async def test_blocked_trainjob_fails_at_its_deadline(team: Team, manager: ManagerProcess) -> None:
+    await team.create_job(activeDeadlineSeconds=3)  # its runtime does not exist
+    await team.until_says("Blocked", "RuntimeNotFound")
+    failed = await until_failed(team)
+    assert failed["status"]["state"] == "Failed"
+    assert "Blocked" not in conditions_of(failed)
+    await team.create_runtime()
+    await team.touch(manager)
+    assert await team.find("JobSet") is None
+
+
+async def test_removed_or_changed_deadline_is_rejected(team: Team) -> None:
+    await team.create_job(activeDeadlineSeconds=60)
+    for changed in (None, 61):
+        with pytest.raises(ApiError, match="field is immutable"):
+            await team.patch("TrainJob", JOB, {"spec": {"activeDeadlineSeconds": changed}})
