@@ -14,7 +14,7 @@ import structlog
 
 from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS
 from kftrainer.api.runtime_revisions import RuntimeRevision
-from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
+from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
 from kftrainer.controllers.trainjob_index import INDEX_REVISION
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
@@ -135,7 +135,7 @@ class RevisionCollector:
 
     async def _collect(self, namespace: str, due: Sequence[ObjectKey]) -> Mapping[ObjectKey, bool]:
         """Delete the given revisions; return those that were checked, and whether they are gone."""
-        checked = {each: False for each in due if self._revisions.was_used_within(each, REMEMBERED)}
+        checked = {each: False for each in due if self._revisions.is_kept(each)}
         unused = [each for each in due if each not in checked]
         if not unused or self._was_listed(namespace):
             return checked
@@ -177,7 +177,7 @@ class RevisionCollector:
         metadata = live["metadata"]
         if not RuntimeRevision.decode(live).is_usable:
             return True  # it was changed or is being deleted
-        if self._revisions.was_used_within(key, REMEMBERED) or self._is_recorded(key):
+        if self._revisions.is_kept(key) or self._is_recorded(key):
             return False
         with self._revisions.deleting(key, metadata["uid"]):
             try:

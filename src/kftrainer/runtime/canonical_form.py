@@ -15,7 +15,6 @@ from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.quantity import QuantityError
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.resources.quantities import canonical_quantity
-from kftrainer.runtime.validation.updates import canonical_fields
 
 PATCHES: Final = "runtimePatches"
 # The names below are those of the CRD, at any depth of the spec.
@@ -251,7 +250,7 @@ def _stamped(patch: dict[str, Any], old: dict[str, Any] | None, now: str) -> dic
 def _content(patch: dict[str, Any]) -> Any:
     """Return what decides whether two patches are equal: all but the time, whatever the form."""
     content = {field: each for field, each in patch.items() if field != "time"}
-    return _comparable(canonical_fields(_object(content, None, "")), "")
+    return _comparable(_object(content, None, ""), "")
 
 
 def _comparable(value: Any, name: str) -> Any:

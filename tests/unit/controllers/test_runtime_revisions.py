@@ -285,7 +285,9 @@ async def test_train_jobs_are_listed_at_most_once_in_the_grace_period(setup: Set
 
 async def test_revision_is_kept_between_attempts_to_create_a_rejected_job_set(setup: Setup) -> None:
     setup.store()
-    await setup.revisions.ensure(TrainJob.parse(job()), RUNTIME)
+    rejected = TrainJob.parse(job())
+    setup.revisions.begin(rejected, await setup.revisions.ensure(rejected, RUNTIME))
+    setup.revisions.abandon(rejected)
     await setup.collector.reconcile(REQUEST)
     for _ in range(9):
         await setup.clock.advance(GRACE + 1)

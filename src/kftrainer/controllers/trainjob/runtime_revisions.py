@@ -46,7 +46,9 @@ NO_STATUS: Final = TrainJobStatus()
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds before a deleted revision is created again
 HTTP_CONFLICT: Final = 409
 SWEEP_AT: Final = 10_000  # uses at which those that are old are dropped
-REMEMBERED: Final = 600.0  # seconds; longer than the collector's grace period
+USED: Final = 60.0  # seconds after its last use in which a revision is not deleted
+# The same after the JobSet was rejected: it is tried again after up to 300 seconds.
+REMEMBERED: Final = 600.0
 MOST_VERIFIED: Final = 10_000
 MOST_DELETED: Final = 10_000
 LOST_MESSAGE: Final = (
@@ -85,7 +87,7 @@ class RuntimeRevisions:
         self._clock = clock
         self._begun: dict[Request, _Begun] = {}
         self._lost: dict[Request, str] = {}  # revisions whose loss was reported
-        self._used: dict[ObjectKey, float] = {}  # time of the last use
+        self._kept_until: dict[ObjectKey, float] = {}
         self._deleting: set[ObjectKey] = set()
         self._deleted: Lru[ObjectKey, str] = Lru(MOST_DELETED)  # UIDs; they may still be cached
         self._locks: dict[ObjectKey, _Lock] = {}
@@ -143,6 +145,7 @@ class RuntimeRevisions:
         found = self._begun.get(key_of_job(job))
         if found is not None and not found.is_certain:
             del self._begun[key_of_job(job)]
+            self._keep(key_of_job(job, found.name), REMEMBERED)
 
     def forget(self, request: Request) -> None:
         """Drop a TrainJob that was deleted."""
@@ -270,7 +273,7 @@ class RuntimeRevisions:
         if key in self._deleting:
             message = f"ControllerRevision {key} is being deleted"
             raise ConflictError(HTTP_CONFLICT, "Conflict", message)
-        self._mark_used(key)
+        self._keep(key, USED)
         entry = self._locks.setdefault(key, _Lock())
         entry.users += 1
         try:
@@ -281,19 +284,17 @@ class RuntimeRevisions:
             if not entry.users:
                 del self._locks[key]
 
-    def _mark_used(self, key: ObjectKey) -> None:
+    def _keep(self, key: ObjectKey, seconds: float) -> None:
         now = self._clock.monotonic()
-        if len(self._used) >= SWEEP_AT:
-            recent = {each: at for each, at in self._used.items() if now - at < REMEMBERED}
-            self._used = recent
-        self._used[key] = now
+        if len(self._kept_until) >= SWEEP_AT:
+            self._kept_until = {each: at for each, at in self._kept_until.items() if at > now}
+        self._kept_until[key] = max(self._kept_until.get(key, 0.0), now + seconds)
 
     # Deletion, by the collector.
 
-    def was_used_within(self, key: ObjectKey, seconds: float) -> bool:
+    def is_kept(self, key: ObjectKey) -> bool:
         """Whether a TrainJob began with the revision recently, or is about to record it."""
-        used = self._used.get(key)
-        if used is not None and self._clock.monotonic() - used < seconds:
+        if self._clock.monotonic() < self._kept_until.get(key, 0.0):
             return True
         pending: Mapping[Request, _Begun] = self._begun
         return any(
@@ -314,7 +315,7 @@ class RuntimeRevisions:
             yield
         finally:
             self._deleting.discard(key)
-            self._used.pop(key, None)
+            self._kept_until.pop(key, None)
 
 
 def _with_revision(job: TrainJob, name: str | None) -> TrainJob:

@@ -200,7 +200,7 @@ def _part(part: KubeModel | None) -> dict[str, Any]:
     fields = thaw(part.dump()) if part is not None else {}
     container = {"env": fields.get("env"), "resources": fields.get("resourcesPerNode")}
     _write_quantities({"containers": [container]})
-    return canonical_fields(fields)
+    return _canonical_fields(fields)
 
 
 def _override_changes(old: TrainJob, new: TrainJob) -> bool:
@@ -241,7 +241,7 @@ def _override(override: PodTemplateOverride) -> dict[str, Any]:
     template = thaw({"metadata": kept, "spec": override.spec or {}})
     _write_quantities(template["spec"])
     targets = sorted({target.name for target in override.target_jobs})
-    return {"targetJobs": targets, **canonical_fields(template)}
+    return {"targetJobs": targets, **_canonical_fields(template)}
 
 
 class _CanonicalOverrides:
@@ -302,7 +302,7 @@ def _canonical_patch(patch: RuntimePatch) -> dict[str, Any]:
     metadata = None if template is None else template.metadata
     jobs = [*map(_canonical_job, replicated_jobs_of(patch))]
     changed = sorted((job for job in jobs if len(job) > 1), key=lambda job: str(job["name"]))
-    return canonical_fields(
+    return _canonical_fields(
         {"metadata": _texts(metadata.dump() if metadata else None), "jobs": changed}
     )
 
@@ -316,7 +316,7 @@ def _canonical_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "spec": thaw(pods.get("spec") or {}),
     }
     _write_quantities(template["spec"])
-    return {"name": job["name"], **canonical_fields(template)}
+    return {"name": job["name"], **_canonical_fields(template)}
 
 
 def _texts(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -336,14 +336,16 @@ def _canonical(value: Any, field: str = "") -> Any:
     """Return the value without fields that have no meaning, which Go clients may add or omit."""
     if type(value) is dict:
         if field == SECURITY_CONTEXT:
-            return {**canonical_fields(value), **_false_fields(value)}
-        return canonical_fields(value, keep_empty_texts=field in TEXTS)
+            return {**_canonical_fields(value), **_false_fields(value)}
+        return _canonical_fields(value, keep_empty_texts=field in TEXTS)
     if type(value) is list:
         return [each if type(each) is str else _canonical(each) for each in value]
     return value
 
 
-def canonical_fields(value: Mapping[str, Any], *, keep_empty_texts: bool = False) -> dict[str, Any]:
+def _canonical_fields(
+    value: Mapping[str, Any], *, keep_empty_texts: bool = False
+) -> dict[str, Any]:
     kept = {}
     for field, each in value.items():
         if type(each) is str:  # the most common type

@@ -99,9 +99,9 @@ def test_trainer_fields_of_the_job_are_used() -> None:
     document = runtime(
         jobs=[replicated_job(command=["a"], args=["b"], image="c")], mlPolicy={"numNodes": 1}
     )
-    trainer = {"image": "mine", "command": ["python"], "args": []}
+    trainer = {"image": "mine", "command": ["python"], "args": ["own"]}
     container = container_of(plan(job_on(document, trainer=trainer), document)["JobSet"])
-    assert container == {"name": "node", "image": "mine", "command": ["python"], "args": []}
+    assert container == {"name": "node", **trainer}
     container = container_of(plan(job_on(document), document)["JobSet"])
     assert container == {"name": "node", "image": "c", "command": ["a"], "args": ["b"]}
 

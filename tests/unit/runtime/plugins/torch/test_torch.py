@@ -183,7 +183,7 @@ def test_trace_records_the_source_field_of_a_variable() -> None:
 
 
 def test_trace_records_that_the_command_is_partly_generated() -> None:
-    found = sources(LLAMA, "command", "args", command=["tune", "run"], args=[])
+    found = sources(LLAMA, "command", "args", command=["tune", "run"], args=["epochs=1"])
     assert found == ["spec.trainer.command (torchtune)", "spec.trainer.args"]
 
 
@@ -415,11 +415,11 @@ def test_arguments_of_the_runtime_are_used_unless_the_job_has_its_own() -> None:
     document = torch(args=[MODULES], command=[*command, "--config", "llama3_2/1B_full"])
     assert [
         trained(document, command=command)["command"][-1],
-        trained(document, command=command, args=[])["command"][-1],
+        trained(document, command=command, args=["epochs=1"])["command"][-1],
     ] == ["llama3_2/1B_lora_single_device", "llama3_2/1B_full_single_device"]
 
 
-@pytest.mark.parametrize("command", [["tune", "run", "my_recipe"], ["tune"], ["torchrun"], []])
+@pytest.mark.parametrize("command", [["tune", "run", "my_recipe"], ["tune"], ["torchrun"]])
 def test_any_other_command_is_the_jobs_own(command: list[str]) -> None:
     planned = trained(LLAMA, command=command)
     assert (planned["command"], planned["env"]) == (command, pet(processes="auto"))
