@@ -27,7 +27,7 @@ import orjson
 from bench.hostile_objects import Attack, Objects, edited, excess_in, objects_of, within_limits
 from bench.hostile_search import searched
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, TRAIN_JOBS, AnyResource
-from kftrainer.controllers.trainjob.jobset_update import applicable_plan
+from kftrainer.controllers.trainjob.jobset.update import applicable_plan
 from kftrainer.controllers.trainjob.unreadable import planning_error, readable_part
 from kftrainer.kube.client.errors import NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource

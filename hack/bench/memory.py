@@ -56,7 +56,12 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.controllers.large_objects import PREFIX, reduction_of
-from kftrainer.controllers.trainjob.refused_pods import CAPACITY, LONGEST_TEXT, Refusal, RefusedPods
+from kftrainer.controllers.trainjob.jobset.refused_pods import (
+    CAPACITY,
+    LONGEST_TEXT,
+    Refusal,
+    RefusedPods,
+)
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient

@@ -49,10 +49,9 @@ from kftrainer.runtime.framework.extension_points import (
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.framework.policies import AnnotationPolicy, FieldPolicy, PolicyModel
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.object_builders import env_from_field, env_var, owned
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.podset import Container, NodeLayout, PodSet
 from kftrainer.runtime.runtimes import Runtimes
 
 __all__ = [

@@ -18,8 +18,7 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.model import KubeModel
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
-from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.podset import TRAINER_ONLY, Container, NodeLayout, PodSet
 from kftrainer.runtime.resources.claims import NO_CLAIMS, ClaimedDevices
 from kftrainer.runtime.resources.devices import accelerators
 from kftrainer.runtime.trace import Trace

@@ -1,9 +1,10 @@
-"""PodSet and Container: views of a runtime's template that plugins change in place."""
+"""PodSet and Container, which plugins change in place; NodeLayout, which PodSets train."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kftrainer.api import names
 from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.object_builders import (
     Piece,
@@ -17,6 +18,32 @@ from kftrainer.runtime.resources.pod_requests import pod_requests
 from kftrainer.runtime.trace import Trace
 
 Body = dict[str, Any]  # a mutable part of the template
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """Jobs of the template whose pods are the nodes of a training.
+
+    By default, the nodes are the pods of the job with the step `trainer`. With `worker`, they are
+    the pods of the job with this name, and the job named `launcher` starts the processes there.
+    """
+
+    worker: str | None = None
+    launcher: str | None = None
+    launcher_is_node: bool = False  # whether the launcher counts as one of the nodes
+
+    def container_names(self, job_name: str) -> tuple[str, ...]:
+        """Return the possible names of the training container in this job, preferred first."""
+        if job_name == self.launcher:
+            return names.CONTAINER_NODE, job_name
+        return (names.CONTAINER_NODE,)
+
+    def workers(self, num_nodes: int, *, has_launcher: bool) -> int:
+        """Return the number of workers for this number of nodes."""
+        return num_nodes - (self.launcher_is_node and has_launcher)
+
+
+TRAINER_ONLY = NodeLayout()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from kftrainer.runtime.errors import (
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.podset import NodeLayout
 from kftrainer.runtime.revisions import Source, planning_source, recorded_revision
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL

@@ -17,11 +17,10 @@ from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.patches.merge import merge_patches
 from kftrainer.runtime.patches.pod_patches import METADATA, jobset_metadata_patches, pod_patches
-from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.podset import TRAINER_ONLY, Container, NodeLayout, PodSet
 from kftrainer.runtime.resources.claims import (
     CLAIMS_PATH,
     ClaimedDevices,

@@ -15,14 +15,14 @@ from kftrainer.cli.arguments import (
     add_timeout,
     namespace_name,
 )
-from kftrainer.cli.commands.cluster import (
+from kftrainer.cli.cluster.connection import (
     CommandError,
     Waiter,
     connected,
     print_line,
     run_on_cluster,
 )
-from kftrainer.cli.commands.manager_pods import (
+from kftrainer.cli.cluster.manager_pods import (
     DEPLOYMENTS,
     PODS,
     ready_replicas,

@@ -6,7 +6,7 @@ import sys
 from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS
 from kftrainer.api.runtime_revisions import content_of
 from kftrainer.cli.arguments import add_connection, namespace_name
-from kftrainer.cli.commands.cluster import CommandError, connected, run_on_cluster
+from kftrainer.cli.cluster.connection import CommandError, connected, run_on_cluster
 from kftrainer.cli.manifests.output import unified
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import NotFoundError

@@ -15,15 +15,15 @@ from kftrainer.cli.arguments import (
     add_timeout,
     namespace_name,
 )
-from kftrainer.cli.commands.cluster import (
+from kftrainer.cli.cluster.connection import (
     DeadlineExceededError,
     Waiter,
     connected,
     print_line,
     run_on_cluster,
 )
-from kftrainer.cli.commands.release_runtimes import Release, find_objects
-from kftrainer.cli.commands.remaining_objects import (
+from kftrainer.cli.cluster.release_runtimes import Release, find_objects
+from kftrainer.cli.cluster.remaining_objects import (
     IN_USE,
     KINDS,
     Found,

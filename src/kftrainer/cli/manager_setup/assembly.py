@@ -44,8 +44,8 @@ from kftrainer.controllers.runtime_revisions import (
     enqueue_namespace,
     is_deletion,
 )
+from kftrainer.controllers.trainjob.jobset.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
-from kftrainer.controllers.trainjob.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES

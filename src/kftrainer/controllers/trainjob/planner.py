@@ -8,13 +8,13 @@ import structlog
 from kftrainer.api.resources import CONTROLLER_REVISIONS, JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache, ReducedObjectError
-from kftrainer.controllers.trainjob.deleted_jobsets import (
+from kftrainer.controllers.trainjob.failures import failure_of
+from kftrainer.controllers.trainjob.jobset.deleted_jobsets import (
     DeletedJobSets,
     outcome_without_job_set,
     replicas_in,
 )
-from kftrainer.controllers.trainjob.failures import failure_of
-from kftrainer.controllers.trainjob.jobset_update import ApplicablePlan, applicable_plan
+from kftrainer.controllers.trainjob.jobset.update import ApplicablePlan, applicable_plan
 from kftrainer.controllers.trainjob.status import is_reported, present_status
 from kftrainer.controllers.trainjob.unreadable import planning_error
 from kftrainer.kube.client.client import Client, get_or_none
@@ -31,7 +31,7 @@ from kftrainer.runtime.errors import (
 )
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import claimed_job_set, is_finished, key_of_job, own_job_set, runs
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
+from kftrainer.runtime.podset import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.revisions import Source, recorded_revision
 from kftrainer.runtime.runtimes import Runtimes
 

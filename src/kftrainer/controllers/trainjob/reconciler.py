@@ -22,7 +22,6 @@ from kftrainer.controllers.trainjob.deadlines import (
     failed_by_deadline,
     remaining_at,
 )
-from kftrainer.controllers.trainjob.deleted_jobsets import DeletedJobSets
 from kftrainer.controllers.trainjob.failures import (
     EXPECTED_ERRORS,
     INTERNAL_ERROR,
@@ -31,13 +30,14 @@ from kftrainer.controllers.trainjob.failures import (
     failing_reconcile,
     failure_of,
 )
-from kftrainer.controllers.trainjob.jobset_identity import Identity, JobSetIdentifier, OwnJobSets
-from kftrainer.controllers.trainjob.jobset_update import (
+from kftrainer.controllers.trainjob.jobset.deleted_jobsets import DeletedJobSets
+from kftrainer.controllers.trainjob.jobset.identity import Identity, JobSetIdentifier, OwnJobSets
+from kftrainer.controllers.trainjob.jobset.refused_pods import CHECK_EVERY, RefusedPods
+from kftrainer.controllers.trainjob.jobset.update import (
     KEPT_MESSAGE,
     needs_suspension,
 )
 from kftrainer.controllers.trainjob.planner import Plan, Planner
-from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
 from kftrainer.controllers.trainjob.runtime_revisions import LOST_MESSAGE, RuntimeRevisions
 from kftrainer.controllers.trainjob.state import CONFIRM_AFTER, is_to_be_confirmed, nodes_of
 from kftrainer.controllers.trainjob.status import (

@@ -7,7 +7,7 @@ from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, NodesStatus
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.podset import NodeLayout
 from kftrainer.runtime.template import ancestor
 
 State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]

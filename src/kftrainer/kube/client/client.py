@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import orjson
 
-from kftrainer.kube.client.deep_json import decode_json
 from kftrainer.kube.client.errors import (
     KindNotFoundError,
     NotFoundError,
@@ -28,6 +27,7 @@ from kftrainer.kube.client.transport import (
 )
 from kftrainer.kube.client.watch import WatchEvent, events_in
 from kftrainer.kube.client.write_guard import WriteGuard
+from kftrainer.kube.objects.deep_json import decode_json
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.kube.warning_log import WarningLog
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import structlog
 
-from kftrainer.kube.client.deep_json import decode_json
 from kftrainer.kube.client.errors import MalformedStreamError, error_from_status
+from kftrainer.kube.objects.deep_json import decode_json
 from kftrainer.kube.objects.resource import Manifest, unstructured
 
 LONGEST_LINE = 16 * 2**20  # bytes, as in client-go

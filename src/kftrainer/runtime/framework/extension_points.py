@@ -20,8 +20,8 @@ from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.framework.policies import Policy
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.podset import NodeLayout
 
 
 @runtime_checkable

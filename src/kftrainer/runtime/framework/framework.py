@@ -34,8 +34,8 @@ from kftrainer.runtime.framework.extension_points import (
 )
 from kftrainer.runtime.framework.policies import Policy
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject, apply_order
+from kftrainer.runtime.podset import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.template import new_info, subject_of
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.rules import Rule

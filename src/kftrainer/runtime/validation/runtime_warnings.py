@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.podset import NodeLayout
 from kftrainer.runtime.template import JOBS_PATH, STEPS
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.warnings import TRAINER_LABEL

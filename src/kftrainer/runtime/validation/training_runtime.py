@@ -14,8 +14,8 @@ from kftrainer.kube.objects.field_errors import (
 )
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.object_builders import thaw
+from kftrainer.runtime.podset import NodeLayout
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.template import JOBS_PATH, STEPS, runtime_errors
 from kftrainer.runtime.validation.jobset_names import jobset_rejections

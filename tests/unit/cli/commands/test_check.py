@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import orjson
 import pytest
 
+from kftrainer.cli.cluster.connection import CommandError, DeadlineExceededError
 from kftrainer.cli.commands.check import NO_RUNTIME, Inspection
-from kftrainer.cli.commands.cluster import CommandError, DeadlineExceededError
 from kftrainer.cli.main import main
 from kftrainer.kube.client.errors import BadRequestError, ForbiddenError
 from kftrainer.kube.client.transport import Response

@@ -9,9 +9,9 @@ import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.runtime_revisions import revision_manifest, revision_name
-from kftrainer.cli.commands.cluster import DeadlineExceededError
+from kftrainer.cli.cluster.connection import DeadlineExceededError
+from kftrainer.cli.cluster.remaining_objects import Found, advice, listed, next_step
 from kftrainer.cli.commands.purge import Purge
-from kftrainer.cli.commands.remaining_objects import Found, advice, listed, next_step
 from kftrainer.cli.main import main
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError
@@ -250,7 +250,7 @@ async def test_runtime_with_leftover_finalizer_is_reported_with_advice() -> None
 async def test_server_failure_does_not_hide_remaining_objects(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kftrainer.cli.commands.cluster.LAST_TRY", 60.0)
+    monkeypatch.setattr("kftrainer.cli.cluster.connection.LAST_TRY", 60.0)
     server = ObjectServer({JOBS: [meta("one")]})
     looks = 0
 

@@ -12,7 +12,7 @@ from kftrainer.controllers.trainjob.apply import (
     PendingDeletionError,
 )
 from kftrainer.controllers.trainjob.failures import failing_reconcile, failure_of
-from kftrainer.controllers.trainjob.refused_pods import PodsNotCreatedError
+from kftrainer.controllers.trainjob.jobset.refused_pods import PodsNotCreatedError
 from kftrainer.kube.client.errors import (
     ConflictError,
     ForbiddenError,

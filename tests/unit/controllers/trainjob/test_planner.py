@@ -1,7 +1,7 @@
 from typing import TYPE_CHECKING, cast
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.trainjob.deleted_jobsets import DeletedJobSets
+from kftrainer.controllers.trainjob.jobset.deleted_jobsets import DeletedJobSets
 from kftrainer.controllers.trainjob.planner import Planner
 from kftrainer.runtime.cluster_reader import NO_OBJECTS
 from kftrainer.runtime.framework.extension_points import Observed

@@ -10,7 +10,7 @@ from kftrainer.controllers.trainjob.state import (
     state_of,
 )
 from kftrainer.kube.objects.meta import Condition
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
+from kftrainer.runtime.podset import TRAINER_ONLY, NodeLayout
 from tests.support.objects import Object
 
 MPI = NodeLayout(worker="node", launcher="launcher")

@@ -40,9 +40,9 @@ from kftrainer.runtime.framework.extension_points import (
 from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.framework.policies import AnnotationPolicy, PolicyModel
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins import PLUGINS
+from kftrainer.runtime.podset import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.template import new_info
 from tests.support.objects import runtime, train_job
 

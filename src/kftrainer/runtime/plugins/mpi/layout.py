@@ -2,7 +2,7 @@
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.podset import NodeLayout
 
 
 def layout_of(policy: MPIPolicy) -> NodeLayout:

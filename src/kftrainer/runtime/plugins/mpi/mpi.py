@@ -36,7 +36,6 @@ from kftrainer.runtime.info import (
     runs,
     trainer_container,
 )
-from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.object_builders import Piece, env_var, owned
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.mpi.layout import layout_of
@@ -44,7 +43,7 @@ from kftrainer.runtime.plugins.mpi.rules import MPIRule
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
-from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.podset import Container, NodeLayout, PodSet
 from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule

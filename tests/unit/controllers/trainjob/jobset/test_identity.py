@@ -1,7 +1,7 @@
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.trainjob.jobset_identity import (
+from kftrainer.controllers.trainjob.jobset.identity import (
     NONE,
     Ownership,
     OwnJobSets,

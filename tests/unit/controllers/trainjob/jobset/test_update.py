@@ -3,7 +3,7 @@ from typing import Any
 
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.trainjob.jobset_update import (
+from kftrainer.controllers.trainjob.jobset.update import (
     ANNOTATION_BEGUN_AS,
     ANNOTATION_WHOLE,
     ApplicablePlan,

@@ -5,7 +5,7 @@ import pytest
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.trainjob.refused_pods import (
+from kftrainer.controllers.trainjob.jobset.refused_pods import (
     ENQUEUE_EVERY,
     LONGEST_TEXT,
     Refusal,

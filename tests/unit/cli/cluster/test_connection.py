@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kftrainer.cli.commands.cluster import (
+from kftrainer.cli.cluster.connection import (
     CommandError,
     DeadlineExceededError,
     Waiter,

@@ -6,7 +6,7 @@ import pytest
 from kftrainer.api.names import API_VERSION
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
-from kftrainer.controllers.trainjob.deleted_jobsets import (
+from kftrainer.controllers.trainjob.jobset.deleted_jobsets import (
     DeletedJobSets,
     outcome_without_job_set,
     replicas_in,

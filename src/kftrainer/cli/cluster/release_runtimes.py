@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.cli.commands.remaining_objects import IN_USE, Found, listed
+from kftrainer.cli.cluster.remaining_objects import IN_USE, Found, listed
 from kftrainer.controllers.runtime_finalizer import remove_finalizer
 from kftrainer.controllers.trainjob_index import index_value, runtime_of_manifest
 from kftrainer.kube.client.client import Client

@@ -14,7 +14,7 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobSetReference, TrainJob, TrainJobStatus
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import ForeignJobSetError, ObjectApplier, name_in_use
-from kftrainer.controllers.trainjob.jobset_update import has_same_jobs
+from kftrainer.controllers.trainjob.jobset.update import has_same_jobs
 from kftrainer.controllers.trainjob.planner import Planner
 from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.objects.nested import nested_field

@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.deep_json import DEEPEST, decode_json
 from kftrainer.kube.client.transport import Response
 from kftrainer.kube.client.watch import Upserted, decode_events
+from kftrainer.kube.objects.deep_json import DEEPEST, decode_json
 from kftrainer.kube.objects.resource import Resource, unstructured
 
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=unstructured)

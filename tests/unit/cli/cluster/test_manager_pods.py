@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.cli.commands.manager_pods import selector_of, why_not_ready
+from kftrainer.cli.cluster.manager_pods import selector_of, why_not_ready
 from tests.support.objects import Object
 
 HEAD = "the manager is not running: Deployment there/manager has 0 of 2 replicas ready: "
