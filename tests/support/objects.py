@@ -3,8 +3,6 @@
 from typing import Any
 
 Object = dict[str, Any]
-# The API server returns it for TrainJobs that have no status yet.
-DEFAULT_STATUS: Object = {"state": "Pending"}
 
 API = "trainer.kubeflow.org/v1alpha1"
 COLLECTIONS = {

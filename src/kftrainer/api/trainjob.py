@@ -158,7 +158,7 @@ class TrainJobSpec(KubeModel):
             "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
         ),
         Cel(
-            "!has(oldSelf.activeDeadlineSeconds) || has(self.activeDeadlineSeconds)",
+            "has(oldSelf.activeDeadlineSeconds) == has(self.activeDeadlineSeconds)",
             FIELD_IS_IMMUTABLE,
             field_path=".activeDeadlineSeconds",
         ),
@@ -379,11 +379,7 @@ class TrainJob(KubeModel):
     kind: Literal["TrainJob"]
     metadata: ObjectMeta
     spec: Annotated[TrainJobSpec, Field(description="The desired state of the TrainJob.")]
+    # No default: it would become part of a status that another controller writes (MultiKueue).
     status: Annotated[
-        TrainJobStatus | None,
-        # The API server adds the default whenever it reads a TrainJob that has no status yet.
-        Field(
-            description="The observed state of the TrainJob.",
-            json_schema_extra={"default": {"state": "Pending"}},
-        ),
+        TrainJobStatus | None, Field(description="The observed state of the TrainJob.")
     ] = None

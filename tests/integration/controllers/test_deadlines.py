@@ -111,8 +111,12 @@ async def test_blocked_trainjob_fails_at_its_deadline(team: Team, manager: Manag
     assert await team.find("JobSet") is None
 
 
-async def test_removed_or_changed_deadline_is_rejected(team: Team) -> None:
-    await team.create_job(activeDeadlineSeconds=60)
-    for changed in (None, 61):
-        with pytest.raises(ApiError, match="field is immutable"):
-            await team.patch("TrainJob", JOB, {"spec": {"activeDeadlineSeconds": changed}})
+@pytest.mark.parametrize(
+    ("stored", "changed"), [(60, None), (60, 61), (None, 1)], ids=["removed", "changed", "added"]
+)
+async def test_removed_changed_or_added_deadline_is_rejected(
+    team: Team, stored: int | None, changed: int | None
+) -> None:
+    await team.create_job(**({"activeDeadlineSeconds": stored} if stored else {}))
+    with pytest.raises(ApiError, match="field is immutable"):
+        await team.patch("TrainJob", JOB, {"spec": {"activeDeadlineSeconds": changed}})

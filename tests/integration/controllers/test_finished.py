@@ -14,7 +14,6 @@ from tests.integration.controllers.team import (
     reconciles,
 )
 from tests.support.managers import ManagerProcess
-from tests.support.objects import DEFAULT_STATUS
 
 HOLD = "example.org/hold"
 
@@ -112,9 +111,27 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
     await team.touch(manager)
     job = await team.get("TrainJob")
     assert await team.children() == []
-    assert job["status"] == DEFAULT_STATUS
+    assert "status" not in job
     assert "finalizers" not in job["metadata"]
     assert await team.all("Event") == []
+
+
+async def test_status_that_multikueue_copies_gets_no_state(
+    team: Team, manager: ManagerProcess
+) -> None:
+    """A state that nobody updates would contradict the conditions."""
+    await team.create_runtime()
+    await team.create_job(managedBy="kueue.x-k8s.io/multikueue")
+    condition = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "AllJobsCompleted",
+        "message": "jobset completed successfully",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    }
+    await team.patch("TrainJob", JOB, {"status": {"conditions": [condition]}}, "/status")
+    await team.touch(manager)
+    assert (await team.get("TrainJob"))["status"] == {"conditions": [condition]}
 
 
 async def test_deleted_jobset_of_a_running_job_is_recreated(

@@ -41,6 +41,10 @@ PLUGIN_DISABLED = (
     "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime {}/<runtime>: "
     "spec.podGroupPolicy.volcano: Forbidden: needs the plugin Volcano, which is disabled"
 )
+LOST_IN_QUEUE = (
+    "spec.podTemplateOverrides: lost when Kueue up to 0.19 admits the TrainJob: set the values in "
+    "the runtime or in other fields of spec.runtimePatches"
+)
 REQUESTS = "controller_runtime_webhook_requests_total"
 LATENCY = "controller_runtime_webhook_latency_seconds"
 PATH = "/validate-trainer-kubeflow-org-v1alpha1-{}"
@@ -230,3 +234,16 @@ async def test_string_processes_are_rejected_where_the_configuration_demands_it(
     job["spec"]["trainer"] = {"numProcPerNode": 2}
     accepted = await user.create(job)
     assert (accepted.accepted, accepted.warnings) == (True, [])
+
+
+async def test_queued_trainjob_with_fields_that_kueue_drops_gets_a_warning(
+    user: Applicant, namespace: str
+) -> None:
+    assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
+    labels = {"kueue.x-k8s.io/queue-name": "queue"}
+    job["metadata"] |= {"namespace": namespace, "labels": labels}
+    spec = {"nodeSelector": {"zone": "a"}}
+    job["spec"]["podTemplateOverrides"] = [{"targetJobs": [{"name": "node"}], "spec": spec}]
+    accepted = await user.create(job)
+    assert (accepted.accepted, accepted.warnings) == (True, [LOST_IN_QUEUE])

@@ -12,7 +12,7 @@ from tests.integration.webhooks.cases import REFERENCE, RUNTIME
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.test_changes import AFTER_END, CHANGE_RULES, METADATA_LATER
 from tests.integration.webhooks.test_lifecycle import EXISTING_ERROR, NO_INITIALIZER
-from tests.integration.webhooks.test_operations import NO_STRING, PLUGIN_DISABLED
+from tests.integration.webhooks.test_operations import LOST_IN_QUEUE, NO_STRING, PLUGIN_DISABLED
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "admission.md"
@@ -42,6 +42,7 @@ MESSAGES = {
     "ignored-after-end": f"spec.labels: {AFTER_END}",
     "plugin-off": shown(PLUGIN_DISABLED.format("default")),
     "processes-not-integer": NO_STRING,
+    "fields-lost-in-queue": LOST_IN_QUEUE,
 }
 
 

@@ -32,7 +32,7 @@ def _overrides_in_one_dialect(self: Any, _: Any) -> bool:
 
 
 def _deadline_is_kept(self: Any, old: Any) -> bool:
-    return "activeDeadlineSeconds" not in old or "activeDeadlineSeconds" in self
+    return ("activeDeadlineSeconds" in old) == ("activeDeadlineSeconds" in self)
 
 
 def _excludes_trainer_container(self: Any, _: Any) -> bool:
@@ -85,7 +85,7 @@ RULES: Final[Mapping[str, Rule]] = {
     " || !has(self.podSpecOverrides) || size(self.podSpecOverrides) == 0": (
         _overrides_in_one_dialect
     ),
-    "!has(oldSelf.activeDeadlineSeconds) || has(self.activeDeadlineSeconds)": _deadline_is_kept,
+    "has(oldSelf.activeDeadlineSeconds) == has(self.activeDeadlineSeconds)": _deadline_is_kept,
     "self.all(name, name != 'node')": _excludes_trainer_container,
     "self in ['trainer.kubeflow.org/trainjob-controller', 'kueue.x-k8s.io/multikueue']": (
         _manager_is_known

@@ -43,6 +43,7 @@ from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.warnings import (
     deprecation,
+    fields_lost_in_queue,
     string_processes,
     unused_trainer_fields,
 )
@@ -93,6 +94,7 @@ def validate(
         findings.add_warnings(NOT_PLANNED_YET.format(error))
     if not findings.errors:
         findings.add_warnings(*undecodable.warnings)
+        findings.add_warnings(*fields_lost_in_queue(new))
     return findings
 
 

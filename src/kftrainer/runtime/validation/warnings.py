@@ -9,6 +9,7 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ValidationResult, invalid, shown
 from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
+from kftrainer.runtime.patches.pod_patches import LEGACY, MODERN, PATCHES_PATH, pod_patches
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.resources.quantities import HALVES
 from kftrainer.runtime.validation.rules import Rule
@@ -67,6 +68,43 @@ def _used_fields(info: Info) -> frozenset[str]:
     if info.layout.worker is None:
         return frozenset()
     return LAUNCH_FIELDS if info.worker is None else LAUNCH_FIELDS | WORKER_FIELDS
+
+
+LOST_IN_QUEUE = (
+    "{}: lost when Kueue up to 0.19 admits the TrainJob: set the values in the runtime or in other "
+    "fields of spec.runtimePatches"
+)
+LOST_FIELDS = ("labels", "annotations", MODERN, LEGACY)
+LOST_IN_PATCHES = ("resourceClaims", "terminationGracePeriodSeconds")
+
+
+def fields_lost_in_queue(job: TrainJob) -> Iterator[str]:
+    """Yield a warning if a queued TrainJob has fields that Kueue does not write back.
+
+    On admission, Kueue up to 0.19 replaces the spec in the form of Kubeflow Trainer 2.2.
+    """
+    if not (job.metadata.labels or {}).get(names.LABEL_QUEUE):
+        return
+    spec = job.spec.dump()
+    lost = [f"spec.{field}" for field in LOST_FIELDS if spec.get(field)]
+    if (job.spec.trainer or NO_TRAINER).resource_claims_per_node:
+        lost.append("spec.trainer.resourceClaimsPerNode")
+    lost += _lost_in_patches(job)
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        yield LOST_IN_QUEUE.format(f"{lost[0]}{more}")
+
+
+def _lost_in_patches(job: TrainJob) -> Iterator[str]:
+    """Yield the paths of fields of runtime patches that Kubeflow Trainer 2.2 does not have."""
+    for patch in pod_patches(job):
+        if patch.field != PATCHES_PATH:
+            continue
+        yield from (f"{patch.spec_path}.{key}" for key in LOST_IN_PATCHES if key in patch.spec)
+        for containers in ("initContainers", "containers"):
+            for index, container in enumerate(patch.spec.get(containers) or ()):
+                if "resources" in container:
+                    yield f"{patch.spec_path}.{containers}[{index}].resources"
 
 
 POLICY = (
