@@ -215,6 +215,37 @@ async def test_rejected_jobset_follows_the_corrected_runtime(proxy: FaultProxy, 
     assert await images(team) == {JOB: "trainer:2"}
 
 
+async def test_conflict_when_the_jobset_is_created_keeps_the_revision_and_is_retried(
+    proxy: FaultProxy, team: Team
+) -> None:
+    attempts = list[str]()
+
+    def is_write(request: ProxiedRequest) -> bool:
+        if writes("jobsets")(request):
+            attempts.append(request.path)
+            return True
+        return False
+
+    async def until_attempts(number: int) -> None:
+        async def are_made() -> bool:
+            return len(attempts) >= number
+
+        await until(are_made, within=ANY_MOMENT, what=f"{number} attempts")
+
+    await team.create_runtime()
+    async with working(proxy, team) as manager:
+        proxy.inject(status_answer(409, "Conflict"), is_write, times=1000)
+        await team.create_job(suspend=True)
+        await until_attempts(2)
+        [first] = await team.all(KIND)
+        await edit(team)
+        await team.touch(manager)
+        await until_attempts(len(attempts) + 1)
+        proxy.forget_faults()
+        assert await until_recorded(team, [JOB]) == first["metadata"]["name"]
+    assert await images(team) == {JOB: "trainer:1"}
+
+
 async def test_manager_killed_before_the_status_records_the_same_revision_later(
     proxy: FaultProxy, team: Team
 ) -> None:
