@@ -194,7 +194,8 @@ class TrainJobReconciler:
             except (PlanningError, KubeError) as error:
                 outcome = await self._failed(stored, identity.job, error)
         result = await self._write_status(stored, identity, outcome)
-        if self._is_stored_as_overdue(identity.job):
+        is_new = outcome.is_overdue and self._is_stored_as_overdue(identity.job)
+        if is_new or failed_by_deadline(identity.job):
             await self._delete_job_set(identity.job)
         return result
 
