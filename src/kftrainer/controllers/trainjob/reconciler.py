@@ -463,7 +463,7 @@ class TrainJobReconciler:
             max_delay = bounded_by(deadline, RETRY_UNAVAILABLE)
             raise ReconcileError("; ".join(errors), max_delay=max_delay) from error
         self._revisions.drop_if_stored(key_of_job(stored))
-        if outcome.is_overdue:
+        if outcome.is_overdue and pause is None:  # otherwise the condition is written later
             message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
             self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
         if is_to_be_confirmed(wanted.state, wanted.jobs, wanted.nodes):
