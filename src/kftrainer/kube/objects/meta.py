@@ -51,7 +51,7 @@ CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 
 class Condition(KubeModel):
-    """One aspect of an object's state, as Kubernetes' API conventions have it."""
+    """One aspect of an object's state, as the Kubernetes API conventions define it."""
 
     type: Annotated[
         str, Field(max_length=316, pattern=CONDITION_TYPE, description="Type of the condition.")
