@@ -163,6 +163,17 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
         assert (await task, await gate_is_passed) == (200, 429)
 
 
+async def test_requests_of_all_clients_beyond_the_limit_are_rejected() -> None:
+    gate = Gate()
+    limits = Limits(requests=1, start_within=0.2)
+    async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(posted(await callers.open(OTHER_CLIENT)))
+        await gate.until_waiting(1)
+        assert await posted(await callers.open(API_SERVER)) == 429
+        gate.opened.set()
+    assert first.result() == 200
+
+
 async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> None:
     gate = Gate()
     limits = Limits(small_body=100, bodies=3500, large_bodies=2)
