@@ -47,10 +47,10 @@ class Dev:
         await until(holds, within=30, what=what)
 
     async def all_gone(self) -> None:
-        def gone() -> bool:
+        def is_deleted() -> bool:
             return not processes_of(self.place.folder) and not self.place.kept()
 
-        await self.eventually(gone, f"the end of all processes of {self.place.folder}")
+        await self.eventually(is_deleted, f"the end of all processes of {self.place.folder}")
 
 
 @pytest.fixture

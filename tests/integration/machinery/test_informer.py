@@ -245,8 +245,8 @@ async def test_a_slow_handler_gets_the_last_state_of_everything(
     busy = asyncio.get_running_loop()
 
     def slow(change: object) -> None:
-        until_then = busy.time() + 0.01
-        while busy.time() < until_then:
+        deadline = busy.time() + 0.01
+        while busy.time() < deadline:
             pass
 
     informer.add_handler(slow)

@@ -327,7 +327,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 return False
             return True
 
-        async def gone(name: str) -> bool:
+        async def is_deleted(name: str) -> bool:
             try:
                 await server.delete(name)
             except ApiError as error:
@@ -346,7 +346,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 await until(lambda: put("after"), within=60, what=f"{part.name} being back")
                 changed = partial(put, "changed", part.name)
                 await until(changed, within=60, what="a change of what was there")
-                await until(lambda: gone("after"), within=60, what="an end")
+                await until(lambda: is_deleted("after"), within=60, what="an end")
                 await cluster.agreement(within=60)
             assert len(proxy.requests) < 60
 

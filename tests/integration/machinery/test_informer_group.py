@@ -28,10 +28,10 @@ CLOCK = SystemClock()
 @pytest.fixture
 async def servers(control_plane: ControlPlane, api: ApiClient) -> list[Server]:
     """Three namespaces, with an object each."""
-    made = [Server(api, await control_plane.create_namespace(api)) for _ in range(3)]
-    for server in made:
+    servers = [Server(api, await control_plane.create_namespace(api)) for _ in range(3)]
+    for server in servers:
         await server.put("a", x="1")
-    return made
+    return servers
 
 
 async def permit(api: ApiClient, user: str, namespace: str) -> None:

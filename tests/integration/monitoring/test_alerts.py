@@ -74,8 +74,8 @@ def test_each_is_seen_to_fire_and_seen_not_to(alerts: dict[str, Rule]) -> None:
     fires, is_quiet = set(), set()
     for case in CASES:
         for test in yaml.safe_load(case.read_text())["tests"]:
-            for look in test.get("alert_rule_test", ()):
-                (fires if look.get("exp_alerts") else is_quiet).add(look["alertname"])
+            for alert_case in test.get("alert_rule_test", ()):
+                (fires if alert_case.get("exp_alerts") else is_quiet).add(alert_case["alertname"])
     assert fires == set(alerts)
     assert is_quiet == set(alerts)
 

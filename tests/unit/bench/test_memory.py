@@ -14,7 +14,7 @@ from bench.memory import (
     Point,
     estimate,
     job_at_the_limit,
-    judge,
+    report_estimate,
 )
 from bench.whole_manager import MIB, VALUES, Memory, chart_limit, memory_in
 from kftrainer.api.limits import OBJECT_BYTES, OBJECT_VALUES, exceeded, size_of, values_in
@@ -80,7 +80,7 @@ def test_exit_code_depends_on_the_limit_in_the_chart(
 
 
 def test_verdict_that_does_not_fit_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not judge(estimate(POINTS, HELD), 100 * MIB)
+    assert not report_estimate(estimate(POINTS, HELD), 100 * MIB)
     assert "do not fit" in capsys.readouterr().err
 
 

@@ -249,11 +249,11 @@ async def test_slot_is_kept_while_another_object_is_processed() -> None:
 async def test_namespace_that_stopped_trying_does_not_keep_its_turn() -> None:
     clock = FakeClock()
     schedule = Schedule(clock)
-    gone, other = ObjectKey("gone", "a"), ObjectKey("other", "a")
+    is_deleted, other = ObjectKey("gone", "a"), ObjectKey("other", "a")
     assert schedule.delay(other) == 0
     schedule.worked(other, 0.001)
     await clock.advance(0.5)
-    assert schedule.delay(gone, is_busy=True) > 0
+    assert schedule.delay(is_deleted, is_busy=True) > 0
     assert schedule.delay(other, is_busy=True) > 0
     assert schedule.delay(other) > 0, "the other namespace was never served"
     await clock.advance(ABSENT_AFTER + 0.1)

@@ -10,7 +10,7 @@ from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Curve
 from monitoring.svg import Box, Line, Plot, fitted, nice_top, readable, stacked
 
-DRAWN = Path(__file__).parents[3] / "docs" / "img" / "dashboard.svg"
+IMAGE_PATH = Path(__file__).parents[3] / "docs" / "img" / "dashboard.svg"
 LARGEST = 150 * 1024
 VARIABLES = {"job": "j", "namespace": ".*", "__rate_interval": "1m", "__range": "1h"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -40,7 +40,7 @@ async def test_every_panel_is_drawn() -> None:
 
 
 def test_the_picture_in_the_documents_is_of_this_dashboard() -> None:
-    text = DRAWN.read_text()
+    text = IMAGE_PATH.read_text()
     assert len(text.encode()) < LARGEST
     texts = {each.removeprefix("▾ ") for each in texts_of(text)}
     assert {panel["title"] for panel in kftrainer()["panels"]} <= texts, (

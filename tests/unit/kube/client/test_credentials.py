@@ -201,8 +201,8 @@ async def test_concurrent_requests_refresh_the_token_once() -> None:
     token = RenewedToken("token 0", source.fetch, clock)
     for expected, refused in (("token 0", []), ("token 1", [False])):
         async with asyncio.TaskGroup() as tasks:
-            asking = [tasks.create_task(token.authorization()) for _ in range(5)]
-        assert {task.result() for task in asking} == {expected}
+            reading = [tasks.create_task(token.authorization()) for _ in range(5)]
+        assert {task.result() for task in reading} == {expected}
         assert source.requests == refused
         await clock.advance(REFRESH_AFTER)
 

@@ -27,14 +27,14 @@ def color_of(seen: ObservedObject[Manifest]) -> list[str]:
 
 
 INDEXES = {"color": color_of}
-MAKER = CachedObjectFactory(THINGS, None, INDEXES)
+FACTORY = CachedObjectFactory(THINGS, None, INDEXES)
 
 
 def thing(
     name: str, version: int, color: str = "red", uid: str = "u", namespace: str = "n"
 ) -> CachedObject[Manifest]:
     metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
-    return MAKER.make({"metadata": metadata, "color": color})
+    return FACTORY.make({"metadata": metadata, "color": color})
 
 
 def contents_of(*entries: CachedObject[Manifest]) -> Contents[Manifest]:
@@ -105,7 +105,7 @@ def test_transform_changes_the_object_but_not_its_key() -> None:
 MEASURE = """
 from pathlib import Path
 import orjson
-from tests.unit.machinery.cache.test_store import MAKER, contents_of
+from tests.unit.machinery.cache.test_store import FACTORY, contents_of
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -119,7 +119,7 @@ contents, size, before = contents_of(), 0, resident()
 for n in range(1, 5001):
     encoded = line(n)
     size += len(encoded)
-    contents.put(MAKER.make(orjson.loads(encoded)))
+    contents.put(FACTORY.make(orjson.loads(encoded)))
 print((resident() - before) / size)
 """
 

@@ -354,10 +354,10 @@ async def test_a_failure_keeps_its_priority() -> None:
 
 
 async def test_requeue_after_is_scheduled() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue_after=30)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 70)
         assert [at for at, _ in it.reconciler.calls] == [0, 30, 60]
@@ -385,10 +385,10 @@ async def test_requeue_resets_the_failure_count() -> None:
 async def test_requeue_without_delay_is_rate_limited(
     result: Result,
 ) -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return result
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 7]
@@ -396,10 +396,10 @@ async def test_requeue_without_delay_is_rate_limited(
 
 
 async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue=True, max_delay=3)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
@@ -440,10 +440,10 @@ def test_requeue_with_zero_delay_is_rate_limited() -> None:
 
 
 async def test_change_postpones_a_pending_requeue() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue_after=30)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         it.informer.deliver(A)

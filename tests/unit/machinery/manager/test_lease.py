@@ -59,15 +59,15 @@ def test_the_duration_is_that_of_the_holder() -> None:
 
 
 def test_renewing_keeps_when_it_was_acquired_and_taking_over_counts() -> None:
-    mine = observe(None, lease_of("me"), 0.0)
-    assert claimed(mine, "me", 15, LATER)["spec"] == {
+    own = observe(None, lease_of("me"), 0.0)
+    assert claimed(own, "me", 15, LATER)["spec"] == {
         "holderIdentity": "me",
         "leaseDurationSeconds": 15,
         "acquireTime": "2026-01-01T12:00:00.000000Z",
         "renewTime": "2026-01-01T12:00:02.000000Z",
         "leaseTransitions": 0,
     }
-    taken = claimed(mine, "other", 15, LATER)
+    taken = claimed(own, "other", 15, LATER)
     assert record_of(taken).transitions == 1
     assert record_of(taken).acquired == "2026-01-01T12:00:02.000000Z"
     assert taken["metadata"]["resourceVersion"] == "7"  # which fences it

@@ -153,10 +153,10 @@ async def test_when_the_watcher_of_the_time_is_cancelled_another_one_watches(
 class WatchedClock(FakeClock):
     """Counts how often anyone looks at it."""
 
-    looks = 0
+    reads = 0
 
     def monotonic(self) -> float:
-        self.looks += 1
+        self.reads += 1
         return super().monotonic()
 
 
@@ -172,11 +172,11 @@ async def test_no_more_workers_wake_than_there_are_items() -> None:
         for _ in range(20):
             group.create_task(wait_once())
         await at_rest()
-        before = clock.looks
+        before = clock.reads
         for request in (A, A, B):
             queue.add(request)
         await at_rest()
-        assert clock.looks - before == 3 + 2  # three adds, and two who come to the queue
+        assert clock.reads - before == 3 + 2  # three adds, and two who come to the queue
         queue.shut_down()
 
 

@@ -123,7 +123,7 @@ async def test_denial_callback_is_called_for_each_denial() -> None:
     for dry_run in (False, True):
         await review_server.post(review(dryRun=dry_run))
     refusals = [
-        (path, request.dry_run, verdict.rules) for path, request, verdict in review_server.refused
+        (path, request.dry_run, response.rules) for path, request, response in review_server.refused
     ]
     assert refusals == [(PATH, False, ("no",)), (PATH, True, ("no",))]
     kind = ReviewServer(allow)
@@ -138,7 +138,9 @@ async def test_denial_callback_is_called_for_denials_without_object() -> None:
         await broken.post()
     await late.post(timeout="1ns")
     rules = [
-        verdict.rules for review_server in (broken, late) for _, _, verdict in review_server.refused
+        response.rules
+        for review_server in (broken, late)
+        for _, _, response in review_server.refused
     ]
     assert rules == [("internal-error",), ("timeout",)]
 
