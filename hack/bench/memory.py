@@ -153,14 +153,14 @@ def fill_store(what: str, count: int) -> object:
     resource, size, where = ROWS[what]
     indexes: dict[str, Callable[..., Any]] = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else {}
     reduction = reduction_of(resource, is_owned=True)
-    maker: CachedObjectFactory[Any] = CachedObjectFactory(
+    factory: CachedObjectFactory[Any] = CachedObjectFactory(
         resource, None, indexes, reduction=reduction
     )
     store: Store[Any] = Store(indexes)
     for number in range(count):
         # As it comes from the API server: nothing of it is shared with other objects.
         read = orjson.loads(orjson.dumps(padded(resource, number, size, where)))
-        store.upsert(maker.make(read))
+        store.upsert(factory.create(read))
     return store
 
 

@@ -57,7 +57,7 @@ async def test_jobs_are_trained_observed_and_deleted(
     [("0.4.1", ["RuntimePatch"]), ("0.5.0", ["RuntimePatch", "ActiveDeadlineSeconds"])],
     indirect=["sdk"],
 )
-async def test_options_of_later_releases_are_obeyed(
+async def test_options_of_later_releases_take_effect(
     sdk: Sdk, options: list[str], api: ApiClient
 ) -> None:
     assert await sdk("options") == dict.fromkeys(options, "")

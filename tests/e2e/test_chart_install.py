@@ -429,7 +429,7 @@ async def test_runtime_removed_from_the_chart_is_deleted(
     )
 
 
-async def test_the_standby_takes_over_from_a_leader_that_stops(
+async def test_standby_takes_over_from_a_leader_that_stops(
     installed: Installed, team: ClusterTeam
 ) -> None:
     first = await holder(team.api)

@@ -130,7 +130,7 @@ def team(api: ApiClient, namespace: str, lifecycle_namespace: str) -> ClusterTea
     return ClusterTeam(api, namespace)
 
 
-async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
+async def test_suspended_job_has_no_pods_and_resumes_with_changed_overrides(
     team: ClusterTeam,
 ) -> None:
     await team.create(runtime("torch"))

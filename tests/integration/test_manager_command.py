@@ -297,7 +297,7 @@ async def take_over(api: ApiClient, lease: str) -> None:
     await until(is_taken_over, within=TEST_TIMEOUT, what="the lease being stolen")
 
 
-async def test_of_two_one_leads_and_the_other_takes_over(
+async def test_one_of_two_replicas_leads_and_the_other_takes_over(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     flags = ("--leader-elect", "--leader-election-namespace", namespace, "--namespace", namespace)

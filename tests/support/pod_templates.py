@@ -20,7 +20,7 @@ class Listing:
 
     key: str
     pool: Sequence[Any]
-    make: Callable[[Random, Any], Object]
+    build: Callable[[Random, Any], Object]
     change: Callable[[Random, Object, Object], Object] | None = None
     keeps: Sequence[Any] = ()
     """What is always there, because other fields need it."""
@@ -278,7 +278,7 @@ def template(r: Random) -> Object:
 def entries(r: Random, listing: Listing) -> list[Object]:
     chosen = [each for each in listing.pool if each in listing.keeps or with_probability(r, 0.5)]
     r.shuffle(chosen)
-    return [listing.make(r, each) for each in chosen]
+    return [listing.build(r, each) for each in chosen]
 
 
 def patch_of(r: Random, original: Object) -> Object:
@@ -361,7 +361,7 @@ def patched_list(r: Random, field: str, listing: Listing, old: list[Object]) -> 
 
 
 def patched_entries(r: Random, listing: Listing, old: Object | None, identity: Any) -> list[Object]:
-    new = listing.make(r, identity)
+    new = listing.build(r, identity)
     if old is None:
         return [new]
     if identity not in listing.keeps and with_probability(r, 0.2):

@@ -57,7 +57,7 @@ async def trained_without_manager(
     ],
     ids=["succeeded", "running"],
 )
-async def test_training_is_not_repeated_after_its_jobset_was_deleted_unwatched(
+async def test_training_is_not_repeated_after_an_unobserved_deletion_of_its_jobset(
     rows: Sequence[Object], kind: str, reason: str, team: Team, alone: ManagerProcess
 ) -> None:
     await trained_without_manager(team, alone, rows)

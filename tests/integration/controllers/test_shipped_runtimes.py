@@ -231,7 +231,7 @@ TORCHTUNE = next(
 
 
 @pytest.mark.parametrize("how", ["create", "apply"])
-async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
+async def test_runtime_of_the_original_becomes_exactly_the_shipped_one(
     files: RuntimeFiles, plane: ControlPlane, api: ApiClient, how: str
 ) -> None:
     """Also under the eyes of our webhook, which would refuse a mixture of both."""
@@ -281,7 +281,7 @@ async def test_manual_edit_is_overwritten_when_the_file_changes(
     assert now["metadata"]["labels"] == {**ours, "theirs": "1"}
 
 
-async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
+async def test_runtime_that_others_create_concurrently_is_not_adopted(
     files: RuntimeFiles,
     plane: ControlPlane,
     api: ApiClient,

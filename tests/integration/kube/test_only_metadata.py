@@ -126,7 +126,7 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
     assert b"torch-distributed" not in wire.received
 
 
-async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_read(
+async def test_probe_returns_the_metadata_changes_nothing_and_needs_no_permission_to_read(
     control_plane: ControlPlane, wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     key, user = ObjectKey(namespace, "a"), f"prober-{namespace}"

@@ -310,7 +310,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
-async def test_any_request_gets_a_review_or_a_4xx(
+async def test_any_request_is_answered_with_a_review_or_a_4xx(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with no_failures(caplog):

@@ -50,9 +50,7 @@ async def site(api: ApiClient, namespace: str) -> AsyncIterator[Site]:
 
 
 class TestTheFirstStart:
-    async def test_without_a_secret_makes_one(
-        self, site: Site, control_plane: ControlPlane
-    ) -> None:
+    async def test_missing_secret_is_created(self, site: Site, control_plane: ControlPlane) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
             await one.wait_ready()
             assert await one.is_trusted()
@@ -71,7 +69,7 @@ class TestTheFirstStart:
         assert (await site.api.get(site.secret_path))["metadata"]["uid"] == uid
 
     @pytest.mark.parametrize("exists", [False, True], ids=["no secret", "empty secret"])
-    async def test_of_several_at_once_makes_one_pair(
+    async def test_concurrent_replicas_create_one_pair(
         self, site: Site, control_plane: ControlPlane, exists: bool
     ) -> None:
         since = await version_now(site.api)

@@ -275,7 +275,7 @@ def unreached_waits(tried: Set[Wait]) -> list[str]:
     ]
 
 
-async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_start(
+async def test_cancellation_at_any_await_leaves_no_tasks_and_another_can_start(
     proxy: FaultProxy, server: Server, collect_errors: list[dict[str, Any]]
 ) -> None:
     for name in ("a", "b", "c"):

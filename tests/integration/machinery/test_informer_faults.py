@@ -267,7 +267,7 @@ async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, serv
 
 
 @pytest.mark.parametrize("answer", [BROKEN, LATE], ids=["500", "504"])
-async def test_a_burst_of_errors_is_outlived_without_a_rush(
+async def test_burst_of_errors_is_retried_with_delays(
     proxy: FaultProxy, server: Server, answer: Answer
 ) -> None:
     async with synced_cluster(proxy, server, times=10) as cluster:

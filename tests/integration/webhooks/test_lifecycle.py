@@ -302,7 +302,7 @@ async def test_the_managers_own_finalizer_passes(
     await until(is_gone, within=TEST_TIMEOUT, what="the end of the runtime")
 
 
-async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
+async def test_existing_invalid_runtime_can_be_labelled_and_receives_its_finalizer(
     user: AdmissionClient, team: Team
 ) -> None:
     """Whatever is wrong with it, that was not the doing of who labels it."""

@@ -46,7 +46,7 @@ def test_estimate_adds_the_missing_trainjobs_and_refused_pods_to_the_measured_pe
     assert estimate(POINTS, HELD) == Estimate(150_000 * KIB, 350, 40.0 * KIB, 80_000.0 * KIB)
 
 
-def test_estimate_uses_stores_where_the_manager_seems_to_need_less() -> None:
+def test_estimate_uses_stores_where_the_manager_needs_less() -> None:
     held = {**HELD, "JobSets just held whole": 50.0 * KIB}
     assert estimate(POINTS, held).each == 67.0 * KIB
 

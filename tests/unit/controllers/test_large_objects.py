@@ -60,7 +60,7 @@ class HeldObjects:
 
     def informer(self, resource: Resource[Any]) -> "HeldObjects":
         self._kind = resource.kind
-        self._maker: CachedObjectFactory[Any] = CachedObjectFactory(
+        self._factory: CachedObjectFactory[Any] = CachedObjectFactory(
             resource, None, {}, reduction=REDUCTIONS.get(resource)
         )
         return self
@@ -70,7 +70,7 @@ class HeldObjects:
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         found = self._entries.get((self._kind, key.name))
-        return None if found is None else self._maker.make(found)
+        return None if found is None else self._factory.create(found)
 
     async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
         self.read.append(resource.kind)
@@ -260,7 +260,7 @@ async def test_namespace_that_stopped_trying_does_not_keep_its_turn() -> None:
     assert schedule.delay(other) == 0
 
 
-async def test_object_without_a_slot_does_not_cost_its_namespace_the_turn() -> None:
+async def test_object_without_a_slot_does_not_use_the_turn_of_its_namespace() -> None:
     """Small TrainJobs of a namespace are reconciled all the time."""
     clock = FakeClock()
     schedule = Schedule(clock)

@@ -42,7 +42,7 @@ class LaggingCache:
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         assert key == KEY
-        return None if self.held is None else FACTORY.make(self.held)
+        return None if self.held is None else FACTORY.create(self.held)
 
 
 @pytest.fixture

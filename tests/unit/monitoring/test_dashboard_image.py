@@ -31,7 +31,7 @@ class Constant:
         return [Curve({"controller": name}, points) for name in ("one", "two")]
 
 
-async def test_every_panel_is_drawn() -> None:
+async def test_every_panel_is_rendered() -> None:
     picture = Picture(Constant(), VARIABLES, Span(0, 120, 10))  # type: ignore[arg-type]
     texts = texts_of(await picture.draw(kftrainer()))
     assert {panel["title"].removeprefix("▾ ") for panel in kftrainer()["panels"]} <= {
@@ -48,7 +48,7 @@ def test_the_picture_in_the_documents_is_of_this_dashboard() -> None:
     )
 
 
-def test_a_curve_is_broken_where_nothing_is_known() -> None:
+def test_curve_has_a_gap_where_values_are_missing() -> None:
     plot = Plot(Box(0, 0, 30, 10), top=10, values=4)
     assert 'd="M0 10L10 5M30 0"' in plot.line(Line("a", "red", [0, 5, None, 10]))
 

@@ -85,7 +85,7 @@ async def test_denial_lists_all_errors(resource: AnyResource) -> None:
     )
 
 
-async def test_update_that_makes_a_runtime_invalid_is_denied(resource: AnyResource) -> None:
+async def test_update_to_an_invalid_runtime_is_denied(resource: AnyResource) -> None:
     """G6."""
     assert (await reviewed(resource, BAD, GOOD)).message == REPLICAS
     assert await reviewed(resource, GOOD, BAD) == ALLOWED

@@ -105,7 +105,7 @@ def test_trainjob_in_an_unwatched_namespace_is_admitted() -> None:
     assert not answer(request(JOB), namespaces=("other", NAMESPACE)).allowed
 
 
-def test_missing_metadata_is_taken_from_the_request() -> None:
+def test_missing_metadata_is_copied_from_the_request() -> None:
     bare = {"metadata": {}, "spec": JOB["spec"]}
     assert answer(request(bare), PLAIN) == ALLOWED
     nameless = {"metadata": {"generateName": "demo-", "name": "", "namespace": ""}}
@@ -342,7 +342,7 @@ def test_runtime_missing_on_the_api_server_is_reported() -> None:
 def test_failed_live_read_keeps_the_first_result(
     error: KubeError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01)
+    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01 if error is None else 60.0)
 
     class Failing(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:

@@ -74,7 +74,7 @@ def test_secret_data_is_shown_on_request() -> None:
     assert data_of(planned_by(secret(), show_secrets=True)) == [{"a": "eA=="}, {"b": "y"}]
 
 
-def test_keys_are_not_made_to_be_hidden() -> None:
+def test_new_keys_are_not_generated_only_to_be_redacted() -> None:
     def generate() -> Manifest:
         raise AssertionError
 
@@ -314,7 +314,7 @@ MALFORMED = st.sampled_from([*SCALARS, *LISTS, *OBJECTS])
 PLACES = [place for place in places(VALID) if len(place) > 1]
 
 
-def test_the_sound_documents_are_sound() -> None:
+def test_valid_documents_are_accepted() -> None:
     outcome = process(documents_of(VALID), FRAMEWORK, PlanOptions())
     assert (problems_of(outcome), len(outcome.plans)) == ([], 1)
 
@@ -324,7 +324,7 @@ def documents_of(contents: list[Object]) -> Documents:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), MALFORMED), min_size=1, max_size=2))
-def test_nothing_in_a_document_is_a_bug_of_ours(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+def test_no_document_causes_an_internal_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     documents = copy.deepcopy(VALID)
     for place, malformed in changes:
         holder: Any = documents

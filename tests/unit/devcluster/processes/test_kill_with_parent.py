@@ -45,7 +45,7 @@ def test_passes_the_exit_code_on(code: int) -> None:
         assert wrapper.wait(60) == code
 
 
-def test_reports_death_by_signal_as_a_shell_does() -> None:
+def test_death_by_signal_is_reported_as_a_shell_does() -> None:
     with start(["sh", "-c", "kill -9 $$"]) as wrapper:
         assert wrapper.wait(60) == 128 + signal.SIGKILL
 

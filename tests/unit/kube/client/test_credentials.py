@@ -258,7 +258,7 @@ async def test_concurrent_rejected_requests_fail_to_refresh_once() -> None:
     assert source.requests == [True, True], "later it may be found"
 
 
-async def test_a_look_up_that_finds_nothing_leaves_the_token_as_it_was() -> None:
+async def test_lookup_without_a_result_keeps_the_token() -> None:
     async def nothing(_refused: bool) -> None:
         return None
 

@@ -199,7 +199,7 @@ async def test_a_redirect_is_not_followed() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_proxy_in_the_environment_is_none_of_our_business(
+async def test_proxy_in_the_environment_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):

@@ -26,7 +26,7 @@ FACTORY = CachedObjectFactory(THINGS, None, {})
 
 
 def delta(name: str, version: int, *, is_deleted: bool = False) -> Delta[Manifest]:
-    entry = FACTORY.make({"metadata": {"name": name, "resourceVersion": str(version)}})
+    entry = FACTORY.create({"metadata": {"name": name, "resourceVersion": str(version)}})
     return Removed(entry) if is_deleted else Updated(entry)
 
 
@@ -46,7 +46,7 @@ async def test_deltas_are_fifo() -> None:
     assert await drained(queue) == put
 
 
-async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_news() -> None:
+async def test_storm_of_events_on_one_object_is_bounded_and_ends_with_the_last_event() -> None:
     queue: DeltaQueue[Manifest] = DeltaQueue()
     queue.put(delta("b", 0))
     most = 0
@@ -93,8 +93,8 @@ def test_remaining_deltas_are_the_last_of_each_object_in_order(
     assert left == [each for each in waiting if each in last.values()]
 
 
-def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
-    entry = FACTORY.make({"metadata": {"name": "a", "resourceVersion": "1"}})
+def test_object_that_no_longer_matches_is_an_event_like_any_other() -> None:
+    entry = FACTORY.create({"metadata": {"name": "a", "resourceVersion": "1"}})
     unwanted, again = FilteredOut(entry.key, "2"), delta("a", 3)
     assert list(only_the_last(deque([Updated(entry), unwanted]))) == [unwanted]
     assert list(only_the_last(deque([Updated(entry), unwanted, again]))) == [again]

@@ -265,7 +265,7 @@ def test_random_changes_of_the_secret_do_not_break_running_replicas(
 
 
 @given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=40))
-def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, int]]) -> None:
+def test_replicas_that_start_together_create_one_authority(acts: list[tuple[str, int]]) -> None:
     world = World()
     actions = actions_of(world)
     for name, number in acts:
@@ -332,7 +332,7 @@ def test_valid_secret_is_not_written() -> None:
 
 
 class TestFailures:
-    def test_is_logged_once_when_it_begins_and_once_when_it_is_over(self) -> None:
+    def test_start_and_end_are_each_logged_once(self) -> None:
         world = running_world()
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
@@ -385,7 +385,7 @@ class TestFailures:
         assert not world.replicas[0].run_once()
         assert world.replicas[0].serving.missing() is None
 
-    def test_a_write_that_fails_leaves_all_trusted_that_were(self) -> None:
+    def test_failed_write_keeps_all_trusted_authorities(self) -> None:
         world = running_world()
         world.settle()
         world.grow_old(SETTLED_AFTER)
@@ -517,7 +517,7 @@ class TestRevertedWrites:
                 replica.run_once()
         return len(world.server.writes) - before
 
-    def test_is_not_fought_for_ever(self) -> None:
+    def test_repeated_reverts_are_repaired_at_growing_intervals(self) -> None:
         world = running_world()
         world.replicas.pop()
         world.settle()
@@ -550,7 +550,7 @@ class TestRevertedWrites:
         assert replica.run_once()
         assert replica.serving.missing() is None, "and then it is mended at once again"
 
-    def test_is_not_waited_for_if_that_is_seldom(self) -> None:
+    def test_rare_reverts_are_repaired_immediately(self) -> None:
         world = running_world()
         world.replicas.pop()
         world.settle()

@@ -263,7 +263,7 @@ def test_of_two_delays_the_earlier_time_wins(delays: tuple[float, float]) -> Non
     assert taken(queue, 100) is None
 
 
-def test_an_add_without_delay_overtakes_the_delay() -> None:
+def test_add_without_delay_replaces_the_delayed_add() -> None:
     queue = QueueCore()
     queue.add(A, 0, after=5)
     queue.add(A, 1)
@@ -308,7 +308,7 @@ def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None
     assert positions == [TURNS * (n + 1) - 1 for n in range(50)]
 
 
-def test_short_waiting_does_not_overtake_higher_priority() -> None:
+def test_short_waiting_does_not_exceed_higher_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     for turn in range(10 * TURNS):

@@ -183,7 +183,7 @@ async def test_body_read_error_determines_the_response_status() -> None:
     assert review_server.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
 
 
-async def test_a_validator_that_breaks_refuses_without_telling_its_secrets() -> None:
+async def test_failing_validator_rejects_without_exposing_secrets() -> None:
     review_server = ReviewServer(break_down)
     with capture_logs() as logs:
         response = await review_server.response()
@@ -225,7 +225,7 @@ async def test_response_is_sent_before_the_client_timeout() -> None:
     assert review_server.count("controller_runtime_webhook_panics_total") == 0
 
 
-async def test_the_time_that_a_body_took_counts() -> None:
+async def test_time_to_read_the_body_counts() -> None:
     clock, waited = FakeClock(), []
 
     async def slowly() -> bytes:
@@ -524,7 +524,7 @@ async def test_requests_are_counted_by_path_and_status() -> None:
     assert b"/made/up" not in review_server.metrics.render()
 
 
-async def test_requests_in_flight_are_seen_while_they_are() -> None:
+async def test_requests_in_flight_are_counted_while_in_progress() -> None:
     gate = asyncio.Event()
 
     async def wait(_: AdmissionRequest) -> AdmissionResponse:

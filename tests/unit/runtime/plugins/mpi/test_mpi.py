@@ -470,7 +470,7 @@ def test_keys_are_generated_only_when_the_secret_is_created() -> None:
     assert {key: first[key] for key in first if key != "data"} == secret.manifest
 
 
-def test_only_the_secret_is_drawn_by_chance() -> None:
+def test_only_the_secret_is_random() -> None:
     document = mpi()
     planned_jobset = planned(job_on(document), document)
     assert [each.generate is None for each in planned_jobset] == [False, True, True]
