@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
 from kftrainer.devcluster.waiting import until
@@ -35,12 +34,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     """The manager of the module."""
     async with admitting_manager(full_control_plane, "--log-level", "debug") as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.errors import ApiError
@@ -46,20 +45,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     """A manager."""
     async with ready_manager(full_control_plane) as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
-
-
-@pytest.fixture
-def kubectl(
-    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> Kubectl:
-    """kubectl in the test's namespace."""
-    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
 
 
 async def test_last_condition_of_a_running_job_can_be_read_and_waited_for(

@@ -9,7 +9,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
@@ -32,20 +32,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     async with admitting_manager(full_control_plane, "--log-level", "debug") as manager:
         await manager.wait_ready()
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
-
-
-@pytest.fixture
-def kubectl(
-    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> Kubectl:
-    """kubectl in the test's namespace."""
-    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
 
 
 def entry(manager: str, metadata: Object | None = None, **spec: Any) -> Object:

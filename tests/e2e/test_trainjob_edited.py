@@ -3,13 +3,11 @@
 import re
 from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import a_runtime
@@ -34,20 +32,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     """The manager of the module."""
     async with ready_manager(full_control_plane) as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
-
-
-@pytest.fixture
-def kubectl(
-    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> Kubectl:
-    """kubectl in the test's namespace."""
-    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
 
 
 def with_image(manifest: Object, image: str) -> Object:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
@@ -183,12 +183,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     """The manager of the module."""
     async with admitting_manager(full_control_plane, "--log-level", "debug") as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
 
 
 async def wait_until_idle(team: ClusterTeam) -> None:

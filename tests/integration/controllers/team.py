@@ -1,6 +1,7 @@
 """One namespace and what is done in it: by people, and by the JobSet controller that we play."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from kftrainer.devcluster.client import ApiClient, Object
@@ -59,6 +60,11 @@ def conditions_of(obj: Object) -> dict[str, Object]:
     """The conditions by their types."""
     found = obj.get("status", {}).get("conditions") or []
     return {each["type"]: each for each in found}
+
+
+def time_of(timestamp: str) -> datetime:
+    """Return the time of a timestamp in an object."""
+    return datetime.fromisoformat(timestamp)
 
 
 def finalizers(obj: Object | None) -> Sequence[str]:
@@ -177,6 +183,13 @@ class Team:
         """Delete it."""
         query = {"propagationPolicy": policy}
         await self.api.request("DELETE", self.path(kind, name), query=query)
+
+    async def age_of(self, obj: Object) -> float:
+        """Return the age of the object in seconds, by the clock of the API server."""
+        metadata = {"generateName": "clock-"}
+        clock = await self.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        now = time_of(clock["metadata"]["creationTimestamp"])
+        return (now - time_of(obj["metadata"]["creationTimestamp"])).total_seconds()
 
     async def set_jobset_status(
         self, *conditions: Object, rows: Sequence[Object] = (), name: str = JOB

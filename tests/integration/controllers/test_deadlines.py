@@ -1,7 +1,5 @@
 """TrainJobs with `activeDeadlineSeconds`."""
 
-from datetime import datetime
-
 import pytest
 
 from kftrainer.devcluster.client import Object
@@ -14,6 +12,7 @@ from tests.integration.controllers.team import (
     TEST_TIMEOUT,
     Team,
     conditions_of,
+    time_of,
 )
 from tests.support.managers import ManagerProcess
 
@@ -21,21 +20,9 @@ REASON = "DeadlineExceeded"
 NO_ROWS = {**ROW, "ready": 0, "active": 0}
 
 
-def time_of(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-async def seconds_since(team: Team, job: Object) -> float:
-    """Return the age of the TrainJob by the clock of the API server."""
-    metadata = {"generateName": "clock-"}
-    clock = await team.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    now = time_of(clock["metadata"]["creationTimestamp"])
-    return (now - time_of(job["metadata"]["creationTimestamp"])).total_seconds()
-
-
 async def wait_until_older(team: Team, job: Object, seconds: float) -> None:
     async def is_older() -> bool:
-        return await seconds_since(team, job) >= seconds
+        return await team.age_of(job) >= seconds
 
     await until(is_older, within=TEST_TIMEOUT, what=f"an age of {seconds} s", every=0.5)
 
