@@ -130,7 +130,7 @@ def test_plugins_are_named_in_their_order() -> None:
     assert (plugins.enabled, plugins.disabled) == (["b", "a"], ["Torch"])
 
 
-def test_a_plugin_may_take_the_place_of_the_built_in_one_of_its_name() -> None:
+def test_plugin_replaces_the_built_in_one_of_the_same_name() -> None:
     plugins = config.parse(HEAD + "plugins: {enabled: [Torch], disabled: [Torch]}\n", "f").plugins
     assert (plugins.enabled, plugins.disabled) == (["Torch"], ["Torch"])
 

@@ -120,8 +120,8 @@ class Cached:
         return None if found is None else CachedObject(key, version, found, decode)
 
     def index_keys(self, _: object, index: str, value: str) -> list[ObjectKey]:
-        maker = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
-        entries = map(maker.make, self._server.revisions.values())
+        factory = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
+        entries = map(factory.create, self._server.revisions.values())
         return [each.key for each in entries if value in each.index_values[0]]
 
     def has_index(self, _resource: object, _index: str, value: str) -> bool:

@@ -18,7 +18,7 @@ async def test_needs_a_cluster(namespace):
 def test_needs_nothing():
     pass
 
-def test_says_nothing(control_plane):
+def test_reports_nothing(control_plane):
     assert False, "it ran"
 """
 

@@ -290,7 +290,7 @@ class Assembly:
     ) -> AnyInformer[T]:
         indexes = INDEXES.get(resource, NO_INDEXES)
 
-        def make(namespace: str | None) -> Informer[T]:
+        def new_informer(namespace: str | None) -> Informer[T]:
             return Informer(
                 self._client,
                 resource,
@@ -304,7 +304,7 @@ class Assembly:
                 on_access=self._access_changed,
             )
 
-        return in_namespaces(resource, self._options.namespaces, make)
+        return in_namespaces(resource, self._options.namespaces, new_informer)
 
     def _access_changed(
         self,

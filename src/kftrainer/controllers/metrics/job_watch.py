@@ -69,7 +69,7 @@ class JobWatch:
         self._unknown: set[ObjectKey] = set()  # JobSets whose ready pods were not known yet
         self._informers: dict[str | None, Informer[Manifest]] = {}
 
-        def make(namespace: str | None) -> Informer[Manifest]:
+        def new_informer(namespace: str | None) -> Informer[Manifest]:
             informer = self._informers[namespace] = Informer(
                 client,
                 JOBS,
@@ -84,7 +84,7 @@ class JobWatch:
             )
             return informer
 
-        self._informer = in_namespaces(JOBS, namespaces, make)
+        self._informer = in_namespaces(JOBS, namespaces, new_informer)
 
     async def run(self) -> None:
         """Watch until cancelled, once that is permitted; a failure only disables the metric."""

@@ -78,7 +78,7 @@ class Inspecting:
         self.managers = [manager(ready=1)]  # the same
         self.pods = listed()
         self.clock = FakeClock()
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def _answer(self, method: str, path: str) -> Response | None:
         if path == OURS:
@@ -98,14 +98,14 @@ class Inspecting:
             "here",
             5.0,
             clock=self.clock,
-            report=self.told.append,
+            report=self.messages.append,
         )
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(inspection.run(expected, with_webhook=webhook))
             await at_rest()
             while not looking.done():
                 await self.clock.advance(0.25)
-        return self.told
+        return self.messages
 
     async def error(self, *expected: str, webhook: bool = True) -> Exception:
         with pytest.raises(ExceptionGroup) as raised:
@@ -200,12 +200,12 @@ def test_manager_must_be_a_namespace_and_a_name(
 
 async def test_late_runtimes_are_waited_for() -> None:
     inspecting = Inspecting("plain")
-    looks = 0
+    reads = 0
 
     def respond_later(method: str, path: str) -> Response | None:
-        nonlocal looks
-        looks += (method, path) == ("GET", CLUSTER)
-        if looks == 3:
+        nonlocal reads
+        reads += (method, path) == ("GET", CLUSTER)
+        if reads == 3:
             inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
         return inspecting._answer(method, path)
 

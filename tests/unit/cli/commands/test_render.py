@@ -192,7 +192,7 @@ def test_unknown_kinds_are_skipped(render: Command) -> None:
     assert render.objects(*other_objects, plain_runtime(), plain_job()) == [jobset("demo")]
 
 
-def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
+def test_running_job_set_needs_no_apply(render: Command) -> None:
     assert render(jobset("demo"), plain_runtime(), plain_job()) == (
         0,
         "",

@@ -38,7 +38,7 @@ class FakeInformer:
     """The objects of one kind, and the handlers of changes."""
 
     def __init__(self, resource: Resource[Any]) -> None:
-        self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
+        self.factory: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
         self.objects: dict[ObjectKey, Any] = {}
         self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
         self.synced = asyncio.Event()
@@ -57,7 +57,7 @@ class FakeInformer:
         pass
 
     def put(self, manifest: Manifest) -> None:
-        key, entry = key_of(manifest), self.maker.make(manifest)
+        key, entry = key_of(manifest), self.factory.create(manifest)
         old, self.objects[key] = self.objects.get(key), entry
         for handler in self.handlers:
             handler(ObjectEvent(key, old, entry))

@@ -196,7 +196,7 @@ def test_a_second_status_plugin_is_refused(install: Install) -> None:
     assert refusal(enabled=("acme",)) == message
 
 
-def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> None:
+def test_another_status_plugin_can_replace_the_built_in_one(install: Install) -> None:
     install(STATUS)
     assert named(enabled=("acme",), disabled=("JobSet",)) == [*OURS[:-1], "acme"]
 
