@@ -100,9 +100,9 @@ class PodProgram:
         [container] = pod["containers"]
         assert "command" not in container, "the image says what is run"
         places = await self._mounted(pod, container)
-        told = [_replaced(each, places) for each in container["args"]]
+        arguments = [_replaced(each, places) for each in container["args"]]
         kubeconfig = await self.kubeconfig(pod["serviceAccountName"])
-        return (*KFTRAINER, *told, "--kubeconfig", str(kubeconfig), *flags)
+        return (*KFTRAINER, *arguments, "--kubeconfig", str(kubeconfig), *flags)
 
     async def _mounted(self, pod: Object, container: Object) -> Mapping[str, Path]:
         """The live ConfigMaps and Secrets as folders, by where the container has them.

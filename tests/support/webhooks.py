@@ -68,7 +68,7 @@ class AdmissionOutcome:
         return reason if colon else ""
 
 
-class Applicant:
+class AdmissionClient:
     """A client that writes objects and records warnings; `applicant` creates one.
 
     A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
@@ -183,18 +183,18 @@ async def _decided_in_time(
     return await until(decided, within=DECIDED_WITHIN, what="the manager reading what it judges by")
 
 
-def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
-    """An Applicant with this client, for the lifetime of the client."""
-    return Applicant(api, manager)
+def admission_client_for(api: ApiClient, manager: ManagerProcess | None = None) -> AdmissionClient:
+    """An AdmissionClient with this client, for the lifetime of the client."""
+    return AdmissionClient(api, manager)
 
 
 @asynccontextmanager
-async def applicant(
+async def admission_client(
     plane: ControlPlane, manager: ManagerProcess | None = None
-) -> AsyncIterator[Applicant]:
-    """An Applicant with the administrator's credentials."""
+) -> AsyncIterator[AdmissionClient]:
+    """An AdmissionClient with the administrator's credentials."""
     async with plane.client() as api:
-        yield applicant_with(api, manager)
+        yield admission_client_for(api, manager)
 
 
 async def register(api: ApiClient, port: int) -> None:
@@ -217,7 +217,7 @@ async def unregister(api: ApiClient) -> None:
     await until(forgotten, within=CALLED_WITHIN, what="the webhook being forgotten")
 
 
-async def until_missed(api: ApiClient) -> None:
+async def wait_until_called_in_vain(api: ApiClient) -> None:
     """Return when the API server calls a webhook that does not answer."""
 
     async def missed() -> bool:
@@ -229,7 +229,7 @@ async def until_missed(api: ApiClient) -> None:
 async def _is_missed(api: ApiClient) -> bool:
     probe = train_job("probe", runtimeRef={"name": "there-is-none"})
     probe["metadata"]["namespace"] = "default"
-    outcome = await applicant_with(api).create(probe, dry_run=True)
+    outcome = await admission_client_for(api).create(probe, dry_run=True)
     return "failed calling webhook" in outcome.message
 
 
@@ -238,7 +238,7 @@ def webhook_flags(port: int) -> tuple[str, ...]:
     return ("--webhook-host", LOOPBACK, "--webhook-port", str(port))
 
 
-async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
+async def wait_until_called(plane: ControlPlane, namespace: str = "default") -> None:
     """Return when the API server calls the registered webhooks for TrainJobs there, and believes.
 
     It learns of the registration and of the certificate a moment after they are written: until
@@ -256,7 +256,7 @@ async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
             "trainer": {"resourcesPerNode": {"limits": {"cpu": amount}}},
         },
     }
-    async with applicant(plane) as user:
+    async with admission_client(plane) as user:
 
         async def denied() -> bool:
             return bool((await user.create(probe, dry_run=True)).denial)
@@ -280,7 +280,7 @@ async def admitting_manager(
             kubeconfig_path = kubeconfig or plane.kubeconfig
             async with manager_process(kubeconfig_path, *webhook_flags(port), *flags) as manager:
                 await manager.wait_ready()
-                await wait_called(plane)
+                await wait_until_called(plane)
                 yield manager
         finally:
             await unregister(api)

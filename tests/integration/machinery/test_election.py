@@ -28,9 +28,9 @@ from tests.support.fault_proxy import (
 )
 
 ELECTOR = Path(__file__).with_name("elector.py")
-ANY_MOMENT = 90.0  # more than it takes on a busy machine
+TEST_TIMEOUT = 90.0  # more than it takes on a busy machine
 # Longer than it takes to stop a process, and over when another may lead.
-COME_AGAIN = Answer(429, "", {"Retry-After": "8"})
+THROTTLED = Answer(429, "", {"Retry-After": "8"})
 
 
 def now() -> float:
@@ -78,7 +78,7 @@ class Journal:
             ours = (each for each in await self.writes() if each.by == name and each.at > moment)
             return next(ours, None)
 
-        return await until(found, within=ANY_MOMENT, what=f"a write of {name}")
+        return await until(found, within=TEST_TIMEOUT, what=f"a write of {name}")
 
     async def overlap(self, old: str, new: str) -> list[str]:
         """What the old leader got through to the server after the new one had begun."""
@@ -106,7 +106,7 @@ class Elector:
         self._process.send_signal(signum)
 
     async def ended(self) -> int:
-        async with asyncio.timeout(ANY_MOMENT):
+        async with asyncio.timeout(TEST_TIMEOUT):
             return await self._process.wait()
 
     def last_write_at(self) -> float:
@@ -130,7 +130,7 @@ async def elector(
         return "lease_waiting" in log.read_text()
 
     try:
-        await until(has_requested, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
+        await until(has_requested, within=TEST_TIMEOUT, what=f"{log.stem} asking for the lease")
         yield Elector(process, log)
     finally:
         if process.returncode is None:
@@ -197,12 +197,12 @@ async def stop_while_a_write_waits(leader: Elector, proxy: FaultProxy) -> None:
     At any other moment it may be luck: a leader that has asked whether it leads, and is stopped
     before the bytes leave, sends them when it goes on.
     """
-    proxy.inject(COME_AGAIN, is_write)
+    proxy.inject(THROTTLED, is_write)
 
     async def is_rejected() -> bool:
         return proxy.faults_left == 0
 
-    await until(is_rejected, within=ANY_MOMENT, what="a write being turned away")
+    await until(is_rejected, within=TEST_TIMEOUT, what="a write being turned away")
     leader.send(signal.SIGSTOP)
 
 

@@ -104,13 +104,13 @@ def test_label_with_another_value_does_not_count() -> None:
 
 def test_document_gets_label_and_hash_only() -> None:
     before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
-    made = bundled_runtime(before)
-    assert made.manifest == {
+    defaulted = bundled_runtime(before)
+    assert defaulted.manifest == {
         **before,
         "metadata": {
             "name": "torch",
             "labels": {"trainer.kubeflow.org/framework": "torch", LABEL: "kftrainer"},
-            "annotations": {"a": "b", HASH: made.mark},
+            "annotations": {"a": "b", HASH: defaulted.mark},
         },
     }
     assert LABEL not in before["metadata"]["labels"], "nobody writes into what was read"

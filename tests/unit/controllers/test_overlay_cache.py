@@ -12,7 +12,7 @@ from kftrainer.machinery.cache.reduction import Reduction
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=unstructured)
 KEY = ObjectKey("team", "thing")
 REDUCTION = Reduction(spec=("suspend",))
-MAKER: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
+FACTORY: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
 
 
 def thing(version: int) -> Manifest:
@@ -42,7 +42,7 @@ class LaggingCache:
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         assert key == KEY
-        return None if self.held is None else MAKER.make(self.held)
+        return None if self.held is None else FACTORY.create(self.held)
 
 
 @pytest.fixture

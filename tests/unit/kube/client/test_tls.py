@@ -26,9 +26,9 @@ class Authority:
     """An authority, and a certificate of it for servers and clients."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        made = pki.Authority(folder, name, SystemClock().now())
-        pair = made.issue(f"{name}-leaf", common_name=name, hosts=["127.0.0.1"])
-        self.pem = made.certificate.read_bytes()
+        authority = pki.Authority(folder, name, SystemClock().now())
+        pair = authority.issue(f"{name}-leaf", common_name=name, hosts=["127.0.0.1"])
+        self.pem = authority.certificate.read_bytes()
         self.certificate, self.key = pair.certificate, pair.key
 
 

@@ -201,7 +201,7 @@ class TestServedCertificate:
             new_serving().present(ca.pem, key)
 
     @pytest.mark.parametrize("unreadable", ODD.values(), ids=ODD.keys())
-    def test_is_never_a_certificate_that_we_cannot_read(self, unreadable: bytes) -> None:
+    def test_unreadable_certificate_is_never_presented(self, unreadable: bytes) -> None:
         with pytest.raises(CertificateError, match="cannot be read"):
             new_serving().present(unreadable, ODD_KEY)
 
