@@ -37,7 +37,7 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
 
 
 async def reconcile_again(team: ClusterTeam, manager: ManagerProcess, *jobs: str) -> None:
-    """See that the manager looks at TrainJobs whose JobSets are gone, and makes nothing."""
+    """Check that a reconcile of TrainJobs without JobSets creates nothing."""
     for job in jobs:
         await team.touch(manager, job)
         assert created_jobset_count(manager, team.namespace, job) == 1

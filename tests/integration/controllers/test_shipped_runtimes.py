@@ -120,7 +120,7 @@ async def wait_until_reconciled(manager: ManagerProcess, name: str, times: int) 
     async def is_reconciled() -> bool:
         return reconcile_count(manager, name) > times
 
-    await until(is_reconciled, within=TEST_TIMEOUT, what=f"the manager looking at {name}")
+    await until(is_reconciled, within=TEST_TIMEOUT, what=f"a reconcile of {name}")
 
 
 async def restart(manager: ManagerProcess) -> None:
@@ -425,7 +425,7 @@ async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_r
         before = reconcile_count(manager, name)
         await restart(manager)
         await wait_until_reconciled(manager, name, before)
-        assert await files.find("torch") == going, "what is being deleted is left alone"
+        assert await files.find("torch") == going, "a terminating runtime is not modified"
         await team.delete("TrainJob")
         await files.wait_until_exists("torch", nodes=4, not_uid=going["metadata"]["uid"])
 

@@ -1,4 +1,4 @@
-"""While there is no webhook to ask: nothing is accepted unseen, and readiness says why."""
+"""Without an available webhook nothing is admitted, and readiness reports the reason."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
