@@ -195,7 +195,7 @@ TRAINING = Row(
             ),
             unit="s",
             colors=STATES,
-            description="Time since the TrainJob that has been in the state longest entered it.",
+            description="Longest time that an unfinished TrainJob has been in the state.",
         ),
         Panel(
             "From creation to JobSet",

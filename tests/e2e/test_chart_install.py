@@ -411,7 +411,7 @@ async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiC
         printed = await run_as_kubelet(installed.cluster, api, check)
     assert "Phase:          Succeeded" in testing.result()
     assert "rejects an invalid TrainJob" in printed
-    assert "changes TrainJobs to their stored form" in printed
+    assert "changes TrainJobs to canonical form" in printed
     assert all(name in printed for name in RUNTIMES)
 
 

@@ -96,7 +96,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ),
         (
             "controller: {groupKindConcurrency: {TrainJob: 3}}",
-            "controller.groupKindConcurrency.TrainJob: is not the kind of a controller; these are:",
+            "controller.groupKindConcurrency.TrainJob: is not a kind with a controller: must be",
         ),
         ("clientConnection: {qps: -1.0}", "clientConnection.qps: must be at least 0"),
         ("clientConnection: {burst: -1}", "clientConnection.burst: must be at least 0"),

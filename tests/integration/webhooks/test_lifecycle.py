@@ -199,8 +199,8 @@ async def test_train_job_can_be_created_immediately_after_its_priority_class(
     runtime["spec"]["podGroupPolicy"] = {"volcano": {}}
     check_accepted(
         await user.create(placed(runtime, "TrainingRuntime", "torch", team.namespace)),
-        "spec.podGroupPolicy.volcano: the pods of other name no scheduler that would start them "
-        "together: give them schedulerName: volcano",
+        "spec.podGroupPolicy.volcano: the pods of other have no schedulerName and may not start "
+        "together: set schedulerName: volcano",
     )
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
     outcome = await user.create(job)

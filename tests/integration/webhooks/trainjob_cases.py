@@ -795,7 +795,7 @@ PATCHING = (
         patch(of_job={"labels": {STEP: "model-initializer"}}),
         patch(of_job={"labels": {STEP: "trainer"}}),
         f'{PATCHED}.template.metadata.labels[{STEP}]: Invalid value: "model-initializer": the '
-        "runtime decides which step of a TrainJob this job is: it cannot be changed",
+        "runtime sets this label, and a TrainJob cannot change it",
         torch(),
     ),
     *(

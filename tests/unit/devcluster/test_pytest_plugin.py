@@ -57,7 +57,7 @@ def test_tests_without_a_control_plane_are_skipped_and_counted_at_the_end(
     result.stdout.fnmatch_lines(
         [
             "*NOT TESTED*",
-            "2 tests did not run, because a real control plane could not be had:",
+            "2 tests did not run, because a real control plane could not be started:",
             "  Go 1.26 or newer is needed to build the control plane*KUBEBUILDER_ASSETS*",
         ]
     )

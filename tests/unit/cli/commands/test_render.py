@@ -466,7 +466,7 @@ MALFORMED_DOCUMENTS = {
     ),
     "no name": (
         _named({}),
-        f"{NO_NAME}: give it a name, or a generateName to make one up from",
+        f"{NO_NAME}: name or generateName is required",
     ),
     "text for metadata": (_named("x"), "metadata: Invalid value: must be an object"),
     "name 1": (

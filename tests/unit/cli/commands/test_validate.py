@@ -113,7 +113,7 @@ def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -
             "a:9: spec.trainer.numNodes: Invalid value: 0: must be at least 1",
             "a:10: spec.trainer.image: Invalid value: must be a string: put it in quotes",
             "a:13: spec.trainer.env[0].value: Invalid value: must be a string: put it in quotes",
-            'a:14: spec.trainer.env[1]: Duplicate value: "A": is the name of another item already',
+            'a:14: spec.trainer.env[1]: Duplicate value: "A": is already the name of another item',
             "a:24: spec.podTemplateOverrides[0].targetJobs: "
             "Invalid value: must have at least 1 item",
             "a:25: spec.colour: Unknown field",
@@ -125,7 +125,7 @@ def test_missing_field_is_reported_at_its_parent(validate: Command) -> None:
     text = GOOD.replace("    name: plain\n", "    kind: TrainingRuntime\n")
     assert validate(a=text) == (1, ["a:6: spec.runtimeRef.name: Required value"])
     assert validate(a=GOOD.replace("  name: demo\n", "  labels: {}\n"))[1] == [
-        "a:3: metadata.name: Required value: give it a name, or a generateName to make one up from"
+        "a:3: metadata.name: Required value: name or generateName is required"
     ]
 
 

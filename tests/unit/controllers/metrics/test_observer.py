@@ -513,7 +513,7 @@ async def test_bug_in_the_job_watch_only_ends_that_watch(
             await jobs.show(ready=1)
     [entry] = [each for each in logged if each["log_level"] == "error"]
     assert entry["event"] == "jobs_watch_failed"
-    assert entry["consequence"].startswith(f"nothing is added to {RAN}")
+    assert entry["consequence"].startswith(f"{RAN} is not updated any more")
 
 
 async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:

@@ -225,13 +225,13 @@ def test_entry_deleted_and_added_in_one_patch_is_removed() -> None:
         ),
         (
             "spec.containers[0].env[0]",
-            "has a $patch that an entry cannot have: 'merge'",
+            "has an unknown $patch: 'merge'",
             main(env=[{"name": "A", "$patch": "merge"}]),
         ),
-        ("the patch", "has a $patch that an object cannot have: 3", {"$patch": 3}),
+        ("the patch", "has an unknown $patch: 3", {"$patch": 3}),
         (
             "spec.containers[0]",
-            "has 'image', which its $retainKeys does not name",
+            "has 'image', which is not in its $retainKeys",
             main(image="i", **{"$retainKeys": ["name"]}),
         ),
         ("spec.$retainKeys", "must be a list", pod(**{"$retainKeys": {}})),
@@ -257,12 +257,12 @@ def test_entry_deleted_and_added_in_one_patch_is_removed() -> None:
         ),
         (
             "spec.$setElementOrder/tolerations",
-            "is about a list that is replaced, not merged",
+            "is not allowed: the list is replaced, not merged",
             pod(**{"$setElementOrder/tolerations": [{"key": "a"}]}),
         ),
         (
             "spec.volumes[0]",
-            "does not stand so in $setElementOrder/volumes",
+            "is missing in $setElementOrder/volumes or out of order",
             pod(volumes=[{"name": "a"}], **{"$setElementOrder/volumes": []}),
         ),
     ],

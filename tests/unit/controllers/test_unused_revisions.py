@@ -12,12 +12,12 @@ from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS, TRAINING_R
 from kftrainer.api.runtime_revisions import content_of, revision_manifest, revision_name
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.controllers.runtime_revisions import (
+from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
+from kftrainer.controllers.unused_revisions import (
     GRACE,
     REVISION_INDEXES,
     RevisionCollector,
 )
-from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError
 from kftrainer.kube.client.transport import Response
