@@ -219,7 +219,7 @@ async def unregister(api: ApiClient) -> None:
     await until(forgotten, within=CALLED_WITHIN, what="the webhook no longer being called")
 
 
-async def wait_until_called_in_vain(api: ApiClient) -> None:
+async def wait_until_call_fails(api: ApiClient) -> None:
     """Wait until the API server calls a webhook that does not respond."""
 
     async def missed() -> bool:

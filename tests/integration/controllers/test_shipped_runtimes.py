@@ -26,7 +26,7 @@ from tests.support.webhooks import (
     admitting_manager,
     register,
     unregister,
-    wait_until_called_in_vain,
+    wait_until_call_fails,
 )
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
@@ -459,7 +459,7 @@ async def test_webhook_that_is_not_yet_available_is_waited_for(
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
-        await wait_until_called_in_vain(api)
+        await wait_until_call_fails(api)
         async with keeping(files, plane) as manager:
             entry = await wait_until_logged(manager, "reconcile_failed", name)
             assert "failed calling webhook" in entry["error"]
