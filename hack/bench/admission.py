@@ -83,7 +83,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Server:
-    """What is asked, a process of its own."""
+    """The server under test, a process of its own."""
 
     port: int
     pid: int

@@ -49,7 +49,7 @@ WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
 NOT_STORED = ("selfsubjectaccessreviews", "subjectaccessreviews", "tokenreviews")
 FEW = 100
 UPDATES = 1_000
-TIMES = 5  # that they are poked; one time tells little on a noisy machine
+TIMES = 5  # updates of each TrainJob; a single run is too noisy
 ROUNDS = 3
 WITHIN = 1_800.0
 POLL_INTERVAL = 0.1
@@ -245,7 +245,7 @@ class Bench:
         await until(there, within=WITHIN, what=f"{count} JobSets", every=1.0)
 
     async def all_job_sets(self, namespace: str) -> list[dict[str, Any]]:
-        """The JobSets that a manager has made, as it applied them."""
+        """The JobSets that a manager has created, as it applied them."""
         return [
             bare(each) for each in (await self.client.list(JOB_SETS, namespace=namespace)).items
         ]
@@ -284,7 +284,7 @@ def bare(manifest: Manifest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Burst:
-    """How long it took, and what CPU: of whoever made the JobSets, and of the servers."""
+    """Time and CPU used, by the creator of the JobSets and by the servers."""
 
     seconds: float
     cpu: float

@@ -176,7 +176,7 @@ async def bundles(api: ApiClient, path: str = CONFIGURATION_PATH) -> set[str]:
 
 
 async def start_long_job(team: ClusterTeam, **spec: Any) -> dict[str, str]:
-    """A TrainJob that goes on for an hour; what it consists of."""
+    """A TrainJob that runs for an hour, and its objects."""
     await team.create_job("lasting", **{**LASTING, "runtimeRef": PLAIN_RUNTIME_REF, **spec})
     await team.wait_until_running("lasting", 1)
     return await parts(team)

@@ -11,7 +11,7 @@ from tests.support.strict_transport import StrictTransport, dropped_fields
 
 
 async def jobset_errors(client: Client, jobset: Manifest) -> list[str]:
-    """What JobSet has against it, or would make of it."""
+    """The errors and defaults of JobSet for it."""
     try:
         return [*dropped_fields(jobset, await client.apply(JOB_SETS, jobset, dry_run=True))]
     except ApiError as error:

@@ -218,7 +218,7 @@ async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) ->
         for rule in await watched.prometheus.rules()
         for selector in await watched.prometheus.selectors(rule["query"])
     }
-    assert set(ONLY_AFTER_FAILURES) <= set(read), "nobody reads this any more"
+    assert set(ONLY_AFTER_FAILURES) <= set(read), "unused expectation"
     for selector, alert in read.items():
         if selector not in ONLY_AFTER_FAILURES:
             await watched.wait_for_result(f"last_over_time({selector}[10m])", what=alert)

@@ -111,7 +111,7 @@ async def manager(
 async def lifecycle_namespace(
     full_control_plane: ControlPlane, manager: ManagerProcess
 ) -> AsyncIterator[str]:
-    """Where all the TrainJobs of LIVES run, side by side."""
+    """Where all the TrainJobs of LIFECYCLES run side by side."""
     async with full_control_plane.client() as api:
         team = ClusterTeam(api, await full_control_plane.create_namespace(api))
         await begin(team)
@@ -126,7 +126,7 @@ def lifecycle_team(api: ApiClient, lifecycle_namespace: str) -> ClusterTeam:
 
 @pytest.fixture
 def team(api: ApiClient, namespace: str, lifecycle_namespace: str) -> ClusterTeam:
-    """A namespace of the test's own, while the TrainJobs of LIVES run in theirs."""
+    """A namespace of the test's own, while those of LIFECYCLES run in theirs."""
     return ClusterTeam(api, namespace)
 
 
@@ -269,7 +269,7 @@ async def test_torch_finds_its_master_among_the_pods(lifecycle_team: ClusterTeam
 async def test_unchanged_trainjob_is_not_written(
     lifecycle_team: ClusterTeam, manager: ManagerProcess, metrics_url: str
 ) -> None:
-    """Everything is looked at once more, after all is done: that takes no write."""
+    """Another reconcile of each finished TrainJob writes nothing."""
     reference = {"kind": "TrainingRuntime", "name": "outside-launcher"}
     await lifecycle_team.create(train_job("waiting", runtimeRef=reference, suspend=True))
     await lifecycle_team.wait_for_condition("Suspended", "Suspended", name="waiting")
@@ -292,7 +292,9 @@ async def test_unchanged_trainjob_is_not_written(
 
         assert await writes() > 0
         await until(
-            all_are_reconciled, within=END_TO_END_TIMEOUT, what="a look at all that takes no write"
+            all_are_reconciled,
+            within=END_TO_END_TIMEOUT,
+            what="a reconcile of each TrainJob without a write",
         )
     assert all(reconciles(manager, lifecycle_team.namespace, name) > 1 for name in names)
 

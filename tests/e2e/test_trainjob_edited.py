@@ -96,7 +96,7 @@ async def test_labels_reach_a_running_jobset_when_it_is_suspended(
 
 
 async def edit_runtime(team: ClusterTeam, manager: ManagerProcess, job: str, image: str) -> None:
-    """Edit the runtime, and wait until the manager has looked at a running TrainJob since then.
+    """Edit the runtime, and wait until the manager has reconciled a running TrainJob since then.
 
     A TrainJob that begins with the edited runtime shows that the manager has it.
     """

@@ -22,7 +22,7 @@ from tests.support.trainjobs import (
     pods_with,
     summary,
 )
-from tests.support.webhooks import MERGE, admitting_manager, wait_until_called_in_vain
+from tests.support.webhooks import MERGE, admitting_manager, wait_until_call_fails
 
 IN_USE = "trainer.kubeflow.org/resource-in-use"
 FAILING: dict[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
@@ -37,7 +37,7 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
 
 
 async def reconcile_again(team: ClusterTeam, manager: ManagerProcess, *jobs: str) -> None:
-    """See that the manager looks at TrainJobs whose JobSets are gone, and makes nothing."""
+    """Check that a reconcile of TrainJobs without JobSets creates nothing."""
     for job in jobs:
         await team.touch(manager, job)
         assert created_jobset_count(manager, team.namespace, job) == 1
@@ -152,7 +152,7 @@ async def test_deletion_completes_while_the_webhook_is_unavailable(
         await team.wait_until_running(name, 1)
     await team.wait_until_in_use("own")
     await manager.stop()
-    await wait_until_called_in_vain(team.api)
+    await wait_until_call_fails(team.api)
     paths = {
         kind: f"{COLLECTIONS[kind].format(team.namespace)}/{name}"
         for kind, name in (("TrainJob", "deleted"), ("TrainingRuntime", "own"))

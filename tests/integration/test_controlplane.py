@@ -78,7 +78,7 @@ async def test_a_binding_gives_a_user_exactly_the_rights_it_names(
     }
     async with control_plane.client("ada") as ada:
 
-        async def allowed() -> bool:  # the authorizer learns of a binding by its own watch
+        async def allowed() -> bool:  # the authorizer receives bindings by its own watch
             try:
                 await ada.get(f"/api/v1/namespaces/{namespace}/configmaps")
             except ApiError:

@@ -386,7 +386,7 @@ async def test_https_metrics_are_served_to_authorized_users_only(
         ApiClient(f"https://{free_address}", encrypted) as metrics,
     ):
         await manager.wait_ready()
-        assert await probes.fetch("GET", "/alive") == b"ok", "as the file says"
+        assert await probes.fetch("GET", "/alive") == b"ok", "as configured in the file"
         with pytest.raises(ApiError) as refused:
             await metrics.fetch("GET", "/metrics")
     assert refused.value.status == 401

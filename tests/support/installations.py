@@ -178,7 +178,7 @@ async def remove_all(release: Release, api: ApiClient) -> None:
     The garbage collector takes half a minute to notice kinds that are new.
     """
     await release("uninstall", NAME, "--no-hooks", "--ignore-not-found")
-    if await api.get_or_none(SECRET_PATH):  # helm leaves it if the manager has made it anew
+    if await api.get_or_none(SECRET_PATH):  # helm keeps it if the manager has created it again
         await api.delete(SECRET_PATH)
     await _wait_until_not_found(api, _delete_all, "the end of all TrainJobs and runtimes")
 

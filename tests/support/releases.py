@@ -98,7 +98,7 @@ class PodProgram:
     async def argv(self, pod: Object, *flags: str) -> tuple[str, ...]:
         """The command line of the pod's container, run as the pod's ServiceAccount."""
         [container] = pod["containers"]
-        assert "command" not in container, "the image says what is run"
+        assert "command" not in container, "the image sets the command"
         places = await self._mounted(pod, container)
         arguments = [_replaced(each, places) for each in container["args"]]
         kubeconfig = await self.kubeconfig(pod["serviceAccountName"])

@@ -281,7 +281,7 @@ async def _replace_schema(api: ApiClient, plural: str, schema: Object) -> Object
 
 
 async def _wait_until_refused(api: ApiClient, *, refused: bool) -> None:
-    """Wait until the API server uses the schemas: it learns of them a moment later."""
+    """Wait until the API server uses the schemas: it receives them a moment later."""
     for kind, plural in PLURALS.items():
         probe = {"apiVersion": API, "kind": kind, "metadata": {"name": "probe"}, "spec": {"x": 1}}
         inside = "" if kind.startswith("Cluster") else "/namespaces/default"

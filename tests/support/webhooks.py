@@ -69,10 +69,10 @@ class AdmissionOutcome:
 
 
 class AdmissionClient:
-    """A client that writes objects and records warnings; `applicant` creates one.
+    """A client that writes objects and records warnings; `admission_client` creates one.
 
-    A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
-    and its log says so: whoever knows the manager then asks again.
+    A manager that cannot read an uncached object in time rejects the write that depends on it, and
+    logs that. With the manager given, the client then repeats the write.
     """
 
     def __init__(self, api: ApiClient, manager: ManagerProcess | None = None) -> None:
@@ -123,7 +123,7 @@ class AdmissionClient:
             outcome = await self.replace(change(await self.read(manifest)), **options)
             return None if outcome.status == CONFLICT else outcome
 
-        return await until(replaced, within=REPLACED_WITHIN, what="nobody else being faster")
+        return await until(replaced, within=REPLACED_WITHIN, what="a replace without a conflict")
 
     async def patch(
         self, manifest: Mapping[str, Any], change: Mapping[str, Any], *, dry_run: bool = False
@@ -156,7 +156,7 @@ class AdmissionClient:
     ) -> AdmissionOutcome:
         query = {"dryRun": "All"} if dry_run else {}
         if content_type == APPLY:
-            query |= {"fieldManager": "applicant", "force": "true"}
+            query |= {"fieldManager": "admission-client", "force": "true"}
 
         async def send() -> AdmissionOutcome:
             response = await self._api.send(
@@ -180,7 +180,9 @@ async def _decided_in_time(
         is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
         return None if is_late else outcome
 
-    return await until(decided, within=DECIDED_WITHIN, what="the manager reading what it judges by")
+    return await until(
+        decided, within=DECIDED_WITHIN, what="the manager reading its inputs in time"
+    )
 
 
 def admission_client_for(api: ApiClient, manager: ManagerProcess | None = None) -> AdmissionClient:
@@ -214,16 +216,16 @@ async def unregister(api: ApiClient) -> None:
     async def forgotten() -> bool:
         return not await _is_missed(api)
 
-    await until(forgotten, within=CALLED_WITHIN, what="the webhook being forgotten")
+    await until(forgotten, within=CALLED_WITHIN, what="the webhook no longer being called")
 
 
-async def wait_until_called_in_vain(api: ApiClient) -> None:
-    """Return when the API server calls a webhook that does not answer."""
+async def wait_until_call_fails(api: ApiClient) -> None:
+    """Wait until the API server calls a webhook that does not respond."""
 
     async def missed() -> bool:
         return await _is_missed(api)
 
-    await until(missed, within=CALLED_WITHIN, what="the webhook being called in vain")
+    await until(missed, within=CALLED_WITHIN, what="a failing call of the webhook")
 
 
 async def _is_missed(api: ApiClient) -> bool:
@@ -239,11 +241,10 @@ def webhook_flags(port: int) -> tuple[str, ...]:
 
 
 async def wait_until_called(plane: ControlPlane, namespace: str = "default") -> None:
-    """Return when the API server calls the registered webhooks for TrainJobs there, and believes.
+    """Wait until the API server calls the registered webhooks for TrainJobs there and trusts them.
 
-    It learns of the registration and of the certificate a moment after they are written: until
-    then it calls nobody, or cannot. The schema accepts the quantity only as a string, which the
-    mutating webhook makes of it.
+    Both take effect a moment after the registration and the certificate are written. The schema
+    accepts the quantity only as a string, into which the mutating webhook converts it.
     """
     async with plane.client() as api:
         amount = "1" if await api.get_or_none(MUTATING_PATH) is None else 0.5

@@ -117,7 +117,7 @@ async def without_writes(lives: Sequence[Scenario], reconciles: Reconciles, metr
 
 
 async def delete_runtime(api: ApiClient, runtime: Object) -> str:
-    """Delete a runtime that nobody uses any more; why that failed."""
+    """Delete a runtime that is no longer used; return why that failed."""
     path = await api.path_of(runtime)
 
     async def is_deleted() -> bool:

@@ -163,7 +163,7 @@ async def wait_until_enforced(team: ClusterTeam, rewrite: Rewrite) -> None:
         try:
             created = await team.api.request("POST", path, body=probe, query=query)
         except ApiError as error:
-            # The API server learns the schema of a kind some time after its definition.
+            # The API server serves the schema of a kind some time after its definition.
             if "There can be a delay" in str(error):
                 return False
             raise

@@ -110,7 +110,7 @@ class Burst:
         return found
 
     async def check_each_was_created_once(self) -> None:
-        """Only the manager wrote the objects, and none after it was made."""
+        """Only the manager wrote the objects, and none after it was created."""
         for kind in CHILDREN:
             for each in await self.team.all(kind):
                 fields = each["metadata"]["managedFields"]

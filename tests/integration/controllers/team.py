@@ -1,4 +1,4 @@
-"""One namespace and what is done in it: by people, and by the JobSet controller that we play."""
+"""One namespace: writes by its users and, simulated, by the JobSet controller."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -68,7 +68,7 @@ def time_of(timestamp: str) -> datetime:
 
 
 def finalizers(obj: Object | None) -> Sequence[str]:
-    """The finalizers of an object that may be there."""
+    """The finalizers of an object, if it exists."""
     found: Sequence[str] = (obj or {"metadata": {}})["metadata"].get("finalizers", [])
     return found
 
@@ -88,7 +88,7 @@ def ended_reconciles(manager: ManagerProcess) -> Sequence[Object]:
 
 
 def has_reconciled(manager: ManagerProcess, job: Object) -> bool:
-    """Whether the manager is through with the TrainJob as it is here, or with a later one."""
+    """Whether the manager has reconciled this version of the TrainJob, or a later one."""
     metadata = job["metadata"]
     seen = {
         each["reconcileID"]
@@ -124,7 +124,7 @@ async def wait_until_logged(manager: ManagerProcess, event: str) -> None:
 class Team:
     """One namespace."""
 
-    within = TEST_TIMEOUT  # what everything here is to happen in
+    within = TEST_TIMEOUT  # the timeout of each wait
 
     def __init__(self, api: ApiClient, namespace: str) -> None:
         self.api = api
@@ -150,11 +150,11 @@ class Team:
         return await self.create(train_job(name, **{"runtimeRef": reference, **spec}))
 
     async def get(self, kind: str, name: str = JOB) -> Object:
-        """An object that is there."""
+        """An existing object."""
         return await self.api.get(self.path(kind, name))
 
     async def find(self, kind: str, name: str = JOB) -> Object | None:
-        """An object that may be there."""
+        """The object, or None if it does not exist."""
         return await self.api.get_or_none(self.path(kind, name))
 
     async def all(self, kind: str) -> Sequence[Object]:
@@ -163,7 +163,7 @@ class Team:
         return found
 
     async def children(self) -> Sequence[str]:
-        """Which objects there are that TrainJobs need, as kind/name."""
+        """The existing objects that TrainJobs need, as kind/name."""
         return [
             f"{kind}/{each['metadata']['name']}"
             for kind in CHILDREN
@@ -176,7 +176,7 @@ class Team:
         return await self.api.request("PATCH", path, body=changes, content_type=MERGE)
 
     async def suspend(self, *, suspend: bool, name: str = JOB) -> None:
-        """Suspend the TrainJob, or let it go on."""
+        """Suspend or resume the TrainJob."""
         await self.patch("TrainJob", name, {"spec": {"suspend": suspend}})
 
     async def delete(self, kind: str, name: str = JOB, policy: str = "Background") -> None:
@@ -194,12 +194,12 @@ class Team:
     async def set_jobset_status(
         self, *conditions: Object, rows: Sequence[Object] = (), name: str = JOB
     ) -> None:
-        """Play the JobSet controller."""
+        """Write the status of the JobSet, as the JobSet controller does."""
         status = {"conditions": list(conditions), "replicatedJobsStatus": list(rows)}
         await self.patch("JobSet", name, {"status": status}, "/status")
 
     async def wait_until_exists(self, kind: str, name: str = JOB) -> Object:
-        """Wait for an object."""
+        """Wait until the object exists; return it."""
 
         async def exists() -> Object | None:
             return await self.find(kind, name)
@@ -207,7 +207,7 @@ class Team:
         return await until(exists, within=self.within, what=f"{kind} {name}")
 
     async def wait_until_deleted(self, kind: str, name: str = JOB) -> None:
-        """Wait for the end of an object."""
+        """Wait until the object is deleted."""
 
         async def is_deleted() -> bool:
             return await self.find(kind, name) is None
@@ -237,7 +237,7 @@ class Team:
         return await until(is_removed, within=self.within, what=f"{name} not being {kind}")
 
     async def wait_for_jobs_status(self, *rows: Object, name: str = JOB) -> Object:
-        """Wait until the TrainJob's status has these rows; the TrainJob."""
+        """Wait until the TrainJob's status has these jobsStatus rows; the TrainJob."""
 
         async def has() -> Object | None:
             job = await self.get("TrainJob", name)
@@ -280,10 +280,10 @@ class Team:
         await self.patch("TrainJob", name, {"status": {"runtimeRevision": None}}, "/status")
 
     async def touch(self, manager: ManagerProcess, name: str = JOB, kind: str = "TrainJob") -> None:
-        """Label the object, and wait until the manager has looked at its TrainJob since then.
+        """Label the object, and wait until the manager has reconciled its TrainJob since then.
 
-        At a TrainJob it has then looked as it is now; that it was looked at once more because of
-        another object is only likely.
+        For a TrainJob, that reconcile has read the label. For another object it may have had
+        another cause.
         """
         before = reconciles(manager, self.namespace, name)
         found = await self.get(kind, name)
@@ -296,18 +296,20 @@ class Team:
             await self.wait_until_reconciled(manager, name, before)
 
     async def wait_until_observed(self, manager: ManagerProcess, job: Object) -> None:
-        """Wait until the manager has looked at the TrainJob as it is here, or at a later one."""
+        """Wait until the manager has reconciled this version of the TrainJob, or a later one."""
 
         async def is_reconciled() -> bool:
             return has_reconciled(manager, job)
 
         name = job["metadata"]["name"]
-        await until(is_reconciled, within=self.within, what=f"a look at {name} as it is")
+        await until(
+            is_reconciled, within=self.within, what=f"a reconcile of this version of {name}"
+        )
 
     async def wait_until_reconciled(self, manager: ManagerProcess, name: str, times: int) -> None:
-        """Wait until the manager has looked at the TrainJob more often than that."""
+        """Wait until the manager has reconciled the TrainJob more than this number of times."""
 
         async def is_reconciled() -> bool:
             return reconciles(manager, self.namespace, name) > times
 
-        await until(is_reconciled, within=self.within, what=f"the manager looking at {name}")
+        await until(is_reconciled, within=self.within, what=f"a reconcile of {name}")

@@ -119,7 +119,7 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
 async def test_status_that_multikueue_copies_gets_no_state(
     team: Team, manager: ManagerProcess
 ) -> None:
-    """A state that nobody updates would contradict the conditions."""
+    """A state that is not updated would contradict the conditions."""
     await team.create_runtime()
     await team.create_job(managedBy="kueue.x-k8s.io/multikueue")
     condition = {

@@ -1,4 +1,4 @@
-"""Kinds that are installed when the manager runs already: who waited for them goes on."""
+"""Kinds that are installed while the manager runs: TrainJobs that need them continue."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -41,7 +41,7 @@ def large_job(name: str = JOB, size: int = LARGE, **spec: object) -> Object:
 
 
 async def wait_until_settled(team: Team, manager: ManagerProcess, name: str = JOB) -> Object:
-    """Wait until the manager has looked at the TrainJob as it is; the TrainJob."""
+    """Wait until the manager has reconciled the current TrainJob; return it."""
 
     async def settled() -> Object | None:
         job = await team.get("TrainJob", name)

@@ -1,4 +1,4 @@
-"""Two managers of which one leads: when it dies in the middle of a burst, the other goes on."""
+"""Two managers, one leading: if it dies in the middle of a burst, the other continues."""
 
 import asyncio
 from pathlib import Path

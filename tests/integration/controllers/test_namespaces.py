@@ -182,7 +182,7 @@ async def test_namespace_that_loses_its_rights_does_not_stop_the_manager_for_the
     ):
         await manager.wait_ready()
         proxy.inject(status_answer(403, "Forbidden"), is_elsewhere, times=100_000)
-        proxy.reset_all(is_elsewhere)  # rights are looked at when a watch begins
+        proxy.reset_all(is_elsewhere)  # permissions are checked when a watch starts
         await wait_until_logged(manager, "namespace_unavailable")
         await team.create_job("first")
         await other.create_job("first")

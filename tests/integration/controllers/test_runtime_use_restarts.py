@@ -120,7 +120,7 @@ async def test_a_finalizer_that_the_cache_does_not_show_yet_is_not_written_again
             times = [each for each in done if each["controller"] == "trainingruntime_controller"]
             return len(times) >= 3
 
-        await until(is_reconciled, within=TEST_TIMEOUT, what="the runtime being looked at again")
+        await until(is_reconciled, within=TEST_TIMEOUT, what="another reconcile of the runtime")
         assert [each.method for each in proxy.requests if is_write_of_runtimes(each)] == ["PATCH"]
 
 

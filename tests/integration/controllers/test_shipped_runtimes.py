@@ -26,7 +26,7 @@ from tests.support.webhooks import (
     admitting_manager,
     register,
     unregister,
-    wait_until_called_in_vain,
+    wait_until_call_fails,
 )
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
@@ -120,7 +120,7 @@ async def wait_until_reconciled(manager: ManagerProcess, name: str, times: int) 
     async def is_reconciled() -> bool:
         return reconcile_count(manager, name) > times
 
-    await until(is_reconciled, within=TEST_TIMEOUT, what=f"the manager looking at {name}")
+    await until(is_reconciled, within=TEST_TIMEOUT, what=f"a reconcile of {name}")
 
 
 async def restart(manager: ManagerProcess) -> None:
@@ -425,7 +425,7 @@ async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_r
         before = reconcile_count(manager, name)
         await restart(manager)
         await wait_until_reconciled(manager, name, before)
-        assert await files.find("torch") == going, "what is being deleted is left alone"
+        assert await files.find("torch") == going, "a terminating runtime is not modified"
         await team.delete("TrainJob")
         await files.wait_until_exists("torch", nodes=4, not_uid=going["metadata"]["uid"])
 
@@ -459,7 +459,7 @@ async def test_webhook_that_is_not_yet_available_is_waited_for(
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
-        await wait_until_called_in_vain(api)
+        await wait_until_call_fails(api)
         async with keeping(files, plane) as manager:
             entry = await wait_until_logged(manager, "reconcile_failed", name)
             assert "failed calling webhook" in entry["error"]

@@ -42,7 +42,7 @@ PROBE = f"PROBE secrets/{KEYS}"  # whether it exists, without the right to read 
 
 @asynccontextmanager
 async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess]:
-    """A manager that has read what is there, and looked at none of it through the proxy yet."""
+    """A manager that has filled its caches and has not sent requests through the proxy yet."""
     flags = ("--namespace", team.namespace, "--log-level", "debug")
     async with manager_process(proxy.kubeconfig, *flags) as manager:
         await wait_until_started(manager, 1)

@@ -58,7 +58,7 @@ class Site:
         }
 
     def webhook(self, name: str, service: str = SERVICE, bundle: str = "") -> dict[str, Any]:
-        """A webhook that nobody calls, for there is no such kind."""
+        """A webhook that is never called, since its kind does not exist."""
         reference = {"namespace": self.namespace, "name": service, "path": f"/{name}"}
         rule = {
             "apiGroups": ["nothing.example.com"],

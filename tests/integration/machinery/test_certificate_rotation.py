@@ -238,7 +238,7 @@ def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 class ServingObserver:
     """Looks at every replica all the time, as the API server does when it calls.
 
-    A look that takes too long says nothing: the bundle may be older by then than is promised.
+    A check that takes too long is ignored: the bundle may be outdated by then.
     """
 
     def __init__(self, replicas: list[Replica], settled_after: float) -> None:

@@ -120,7 +120,7 @@ class Scenario:
         await self.informer.wait_synced()
         await self._update_during_delivery()
         await self._environment.server.delete("news")
-        await happens(lambda: not self._has_latest_data, "the delete being heard of")
+        await happens(lambda: not self._has_latest_data, "the delete being received")
         await self._expiry()
         await self._stay_silent()
 
@@ -128,12 +128,12 @@ class Scenario:
         await at_rest()
         self._clock.resumed.clear()
         self.informer.add_handler(RecordingHandler())
-        await happens(lambda: self._clock.paused == 1, "the first object being told")
+        await happens(lambda: self._clock.paused == 1, "the first object being delivered")
         await self._environment.server.put("news", **self._data)
         await happens(lambda: self._clock.paused == 2, "the news being read")
         await at_rest()
         self._clock.resumed.set()
-        await happens(lambda: self._has_latest_data, "the news being heard of")
+        await happens(lambda: self._has_latest_data, "the update being received")
 
     async def _expiry(self) -> None:
         """The watch is cut and cannot be resumed; the new list has to be read in pages."""

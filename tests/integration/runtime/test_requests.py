@@ -1,4 +1,4 @@
-"""What pods ask for, as the API server's quota counts it: by the same rules as the scheduler."""
+"""Requests of pods as the API server's quota counts them, by the rules of the scheduler."""
 
 from collections.abc import AsyncIterator
 from random import Random

@@ -30,7 +30,7 @@ CLUSTER_KIND = "ClusterTrainingRuntime"
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """An API server that serves all kinds that we make."""
+    """An API server that serves all kinds that the manager creates."""
     async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
         yield plane
 

@@ -1,4 +1,4 @@
-"""What may be changed in a TrainJob that a JobSet has been made from, and when."""
+"""Which fields of a TrainJob with a JobSet may be changed, and when."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,7 +19,7 @@ MUTABLE_OF_PATCHES = (
     "except labels and annotations of the JobSet and of the pods, and nodeSelector, tolerations "
     "and schedulingGates of the pods"
 )
-# What is told, by the rules' names in docs/admission.md.
+# Messages by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
         "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"

@@ -14,7 +14,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from tests.integration.webhooks.cases import KINDS, job_on, placed, torch
 from tests.integration.webhooks.conftest import wait_until_stored
 from tests.support.helm import WITHOUT_CRDS, merged, named, render
-from tests.support.webhooks import unregister, wait_until_called_in_vain
+from tests.support.webhooks import unregister, wait_until_call_fails
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +56,7 @@ async def registered(helm_program: Path, api: ApiClient, namespace: str) -> Asyn
     assert {each["failurePolicy"] for each in rendered["webhooks"]} == {"Fail"}
     try:
         await api.apply(rendered)
-        await wait_until_called_in_vain(api)
+        await wait_until_call_fails(api)
         yield
     finally:
         await unregister(api)

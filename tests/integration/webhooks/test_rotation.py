@@ -416,4 +416,6 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
         await trust(cluster, other)
         await wait_until_called(cluster.plane)
         assert "PRIVATE KEY" not in manager.log_text()
-    assert await cluster.api.get_or_none(SECRET_PATH) is None, "nobody asked for one of ours"
+    assert await cluster.api.get_or_none(SECRET_PATH) is None, (
+        "no certificate of the manager was needed"
+    )

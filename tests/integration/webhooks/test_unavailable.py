@@ -1,4 +1,4 @@
-"""While there is no webhook to ask: nothing is accepted unseen, and readiness says why."""
+"""Without an available webhook nothing is admitted, and readiness reports the reason."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.support.webhooks import (
     admitting_manager,
     register,
     unregister,
-    wait_until_called_in_vain,
+    wait_until_call_fails,
     webhook_flags,
 )
 
@@ -75,7 +75,7 @@ async def silent(api: ApiClient, namespace: str) -> AsyncIterator[AdmissionClien
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
-        await wait_until_called_in_vain(api)
+        await wait_until_call_fails(api)
         yield admission_client_for(api)
     finally:
         await unregister(api)

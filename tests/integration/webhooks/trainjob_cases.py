@@ -1,4 +1,4 @@
-"""Every rule about TrainJobs, but for those about changes of what has been made already."""
+"""Every rule about TrainJobs, except those about updates of TrainJobs with a JobSet."""
 
 from typing import Any
 
@@ -429,7 +429,7 @@ TRAINERS = (
             job_with(container={"resources": {"limits": {GPU: "1"}}}),
             torch={"numProcPerNode": 8},
         ),
-        variant="as the runtime says",
+        variant="as set in the runtime",
         is_warning=True,
     ),
     JobCase(
@@ -581,7 +581,7 @@ TORCHTUNE = (
         with_metadata(
             torch(numNodes=2), annotations={"trainer.kubeflow.org/torchtune-model": "llama3_3/70B"}
         ),
-        variant="as the runtime says",
+        variant="as set in the runtime",
     ),
     JobCase(
         "torchtune-no-qlora",
@@ -662,7 +662,7 @@ MPI = (
         "spec.trainer.numNodes: Invalid value: 3: must have 1 when MPI trainingRuntime with "
         "enabled runLauncherAsNode does not have either launcher and node",
         mpi(launcher(), nodes=3),
-        variant="as the runtime says",
+        variant="as set in the runtime",
     ),
     JobCase(
         "mpi-one-node",

@@ -89,7 +89,7 @@ RUNTIMES = {
 
 
 def companions(mutant: Object) -> list[Object]:
-    """Who makes admission look at it: the runtimes for a TrainJob, a TrainJob for a runtime."""
+    """Objects that cause its validation: the runtimes for a TrainJob, a TrainJob for a runtime."""
     if mutant["kind"] == "TrainJob":
         return [*RUNTIMES.values()]
     metadata = mutant.get("metadata")

@@ -64,7 +64,7 @@ def test_response_is_used_until_the_cache_has_its_version(
     cache.reached, cache.held = 9, thing(9)
     assert view.get(THINGS, KEY) == thing(10)
     cache.reached, cache.held = 11, None
-    assert view.get(THINGS, KEY) is None, "it was deleted, and the cache knows better"
+    assert view.get(THINGS, KEY) is None, "the cache is newer: it was deleted"
 
 
 @pytest.mark.parametrize("order", [(10, 12), (12, 10)])

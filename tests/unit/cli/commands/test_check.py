@@ -1,4 +1,4 @@
-"""What is looked at in a cluster, and what each answer means."""
+"""What the command checks in a cluster, and the result of each response."""
 
 import asyncio
 from collections.abc import Callable, Mapping

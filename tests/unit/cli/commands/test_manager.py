@@ -216,7 +216,7 @@ def test_taken_port_is_reported_in_one_line_first(run: Run, tmp_path: Path) -> N
     assert code == 1
     assert output == (
         f"kftrainer manager: probes cannot listen: another program listens on {address}.\n"
-    ), "it has not begun to ask the API server"
+    ), "it has not sent a request to the API server"
 
 
 def test_a_folder_without_certificates_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Server:
     def stream(
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise AssertionError("nobody watches here")
+        raise AssertionError("unexpected watch")
 
     async def close(self) -> None:
         pass

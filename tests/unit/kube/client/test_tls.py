@@ -41,7 +41,7 @@ class ApiServer:
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
     def show(self, shown: Authority, *accepted: Authority) -> None:
-        """Show another certificate on new connections, and ask for one of these authorities."""
+        """Present another certificate on new connections, and request one of these authorities."""
         self.tls.load_cert_chain(shown.certificate, shown.key)
         for each in accepted:
             self.tls.load_verify_locations(cadata=each.pem.decode())

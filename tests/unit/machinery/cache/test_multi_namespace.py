@@ -1,4 +1,4 @@
-"""Informers of several namespaces that look like one."""
+"""Informers of several namespaces with the interface of one."""
 
 import asyncio
 from collections.abc import Mapping

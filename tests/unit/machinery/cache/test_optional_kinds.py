@@ -31,7 +31,7 @@ LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")
 
 
 class Discovery(FakeTransport):
-    """A transport to a server on which kinds are installed while a test goes on."""
+    """A transport to a server on which kinds are installed during a test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,13 +163,13 @@ async def test_pauses_grow_from_a_second_to_half_a_minute_and_end_with_the_last_
         waited = [await setup.next_round() for _ in range(8)]
         for pause, around in zip(waited, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
             assert around * 0.9 <= pause <= around * 1.1
-        assert len(set(waited[-3:])) == 3, "no two processes keep asking together"
+        assert len(set(waited[-3:])) == 3, "the retries of several processes are spread"
         setup.wire.served = {LAMPS, CHAIRS}
         await setup.next_round()
         requested = len(setup.wire.requests)
         await setup.clock.advance(1000)
         assert (setup.clock.sleeping, len(setup.wire.requests)) == ([], requested)
-        assert not setup.stop.is_set(), "it goes on, with nothing to do"
+        assert not setup.stop.is_set(), "it continues, with nothing to do"
 
 
 def test_chance_is_an_argument() -> None:

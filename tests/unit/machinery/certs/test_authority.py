@@ -352,7 +352,7 @@ class TestServedCertificates:
         assert old is not None
         assert new is not None
         assert is_better(new, old, seconds_trusted(OTHER, seconds=0), NOW), (
-            "nobody trusts the old one"
+            "the old one is not trusted"
         )
         assert is_better(new, old, seconds_trusted(GOOD), NOW + timedelta(days=366)), (
             "it has expired"
@@ -381,7 +381,7 @@ HALVES = st.one_of(PAIRS, st.tuples(CERTIFICATES, KEYS))
 
 @st.composite
 def any_content(draw: st.DrawFn) -> Content:
-    """What may be found in a Secret that anybody may have written."""
+    """Possible contents of a Secret written by any client."""
     ca, shown = draw(HALVES), draw(HALVES)
     extra = draw(st.one_of(st.just(b""), CERTIFICATES))
     held = {CA_CERTIFICATE: ca[0] + extra, CA_KEY: ca[1], CERTIFICATE: shown[0], KEY: shown[1]}

@@ -1,4 +1,4 @@
-"""Several replicas look after one Secret and one configuration, and each may die at any time."""
+"""Several replicas maintain one Secret and one configuration; each may die at any time."""
 
 import asyncio
 from base64 import b64encode
@@ -50,7 +50,7 @@ from tests.unit.machinery.certs.certificate_server import (
 
 # Delay until a client receives a change: none, and the maximum.
 LAGS = (0.0, SETTLED_AFTER / 2, SETTLED_AFTER - 1)
-SETTLED_WITHIN = 40  # looks of each replica
+SETTLED_WITHIN = 40  # runs of each replica
 GOOD = authority(START)
 SHOWN = leaf(GOOD, START)
 METRICS = Metrics()
@@ -58,7 +58,7 @@ FORBIDDEN = ForbiddenError(403, "Forbidden", "you may not")
 
 
 class Replica:
-    """One of the processes: it looks whenever it is let."""
+    """One of the processes; each run is one step of the test."""
 
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.serving = ServingCertificate(clock=clock, metrics=METRICS)
@@ -134,7 +134,7 @@ class World:
                 assert replica.serving.missing() is None, f"replica {number} is not ready"
 
     def settle(self) -> None:
-        """Let all replicas look until none has anything left to do."""
+        """Run all replicas until none has anything left to do."""
         for number in range(SETTLED_WITHIN):
             # They wait between checks, and longer after another client has reverted their writes.
             pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
@@ -146,7 +146,7 @@ class World:
         pytest.fail("it never comes to rest")
 
     def grow_old(self, seconds: float) -> None:
-        """Let time pass as it does: everybody looks now and then."""
+        """Advance the time, and run each replica now and then."""
         for _ in range(2):
             pass_time(self.clock, seconds / 2)
             self.settle()
@@ -548,7 +548,7 @@ class TestRevertedWrites:
             assert replica.serving.failure is None
         reset()
         assert replica.run_once()
-        assert replica.serving.missing() is None, "and then it is mended at once again"
+        assert replica.serving.missing() is None, "and then it is repaired at once again"
 
     def test_rare_reverts_are_repaired_immediately(self) -> None:
         world = running_world()
@@ -601,7 +601,7 @@ async def test_unexpected_error_is_logged_once_and_retried() -> None:
         nonlocal steps
         steps += 1
         if steps <= 4:
-            raise LookupError("nobody thought of this")
+            raise LookupError("unexpected error")
         return await run_once()
 
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
@@ -611,7 +611,7 @@ async def test_unexpected_error_is_logged_once_and_retried() -> None:
             tasks.create_task(rotation.run(lambda: None, stop))
             await world.clock.advance(1)
             assert 1 < steps <= 4, "the pauses grow"
-            assert "nobody thought of this" in (replica.serving.missing() or "")
+            assert "unexpected error" in (replica.serving.missing() or "")
             await world.clock.advance(60)
             assert (steps, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
             stop.set()

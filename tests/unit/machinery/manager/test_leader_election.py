@@ -48,7 +48,7 @@ def candidate(
 
 @asynccontextmanager
 async def holding(election: LeaderElector) -> AsyncIterator[list[LeaseLostError]]:
-    """Renews during the block and tells of a loss; afterwards there is no watchdog left."""
+    """Renew during the block and report a loss; no watchdog remains afterwards."""
     stop, losses = asyncio.Event(), list[LeaseLostError]()
 
     async def hold() -> None:
@@ -221,7 +221,7 @@ async def test_renewal_with_lost_response_is_recognized(
 
     def lose() -> None:
         server.after_write = lambda: None
-        raise TransportError("written, but who knows")
+        raise TransportError("written, but the response was lost")
 
     async with holding(election):
         server.after_write = lose

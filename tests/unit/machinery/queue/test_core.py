@@ -58,7 +58,7 @@ class Pending:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """The queue does what a plain list of wishes would do, looked through from end to end."""
+    """The queue behaves like a plain list of requests that is searched from end to end."""
 
     def __init__(self) -> None:
         super().__init__()

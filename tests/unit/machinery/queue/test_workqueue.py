@@ -151,7 +151,7 @@ async def test_when_the_watcher_of_the_time_is_cancelled_another_one_watches(
 
 
 class WatchedClock(FakeClock):
-    """Counts how often anyone looks at it."""
+    """A clock that counts how often it is read."""
 
     reads = 0
 

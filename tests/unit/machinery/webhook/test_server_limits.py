@@ -384,7 +384,7 @@ async def test_client_that_never_reads_the_response_is_closed(
                 return False
 
         await begun.wait()
-        assert not await is_room(), "it is being answered, and nobody takes its place"
+        assert not await is_room(), "it is in progress and is not replaced"
         await until(is_room, within=WITHIN, what="the connection of who does not read closed")
 
 

@@ -338,7 +338,7 @@ def test_torchtune_rendezvous_is_the_first_node_in_the_subdomain_of_the_template
         ("auto", 2, "several"),
         ("cpu", 0, "one"),
         ("cpu", 2, "one"),
-        ("gpu", 0, "several"),  # nobody knows
+        ("gpu", 0, "several"),  # unknown
         ("gpu", 1, "one"),
         ("gpu", 2, "several"),
         (1, 0, "one"),
