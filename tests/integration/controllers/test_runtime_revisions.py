@@ -381,7 +381,7 @@ async def test_jobset_is_kept_but_not_created_again_without_the_revision(
         await team.touch(manager)
         await team.delete(KIND, name)
         event = await team.wait_for_event("RuntimeRevisionLost")
-        assert "the existing JobSet is kept" in event["message"]
+        assert "existing JobSet is kept" in event["message"]
         await team.suspend(suspend=True)
         await team.wait_for_condition("Suspended", "Suspended")
         assert await images(team) == {JOB: "trainer:1"}
