@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from kftrainer.api import names
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
@@ -27,6 +28,12 @@ OBJECT_VALUES: Final = 3_000
 OBJECT_QUANTITIES: Final = 500
 # Nesting of objects and lists.
 OBJECT_DEPTH: Final = 64
+
+# What a queue adds to its own runtime patch does not count up to these limits: otherwise a TrainJob
+# that nearly reaches a limit would be admitted by the queue, but could not be resumed. It is enough
+# for the settings of 16 jobs.
+QUEUE_BYTES: Final = 32 * KIB
+QUEUE_VALUES: Final = 600
 
 # Limits of the status and of the metadata except labels and annotations. The API server and
 # controllers add to it after admission, so it does not count above. The status of STATUS_ROWS jobs
@@ -173,8 +180,16 @@ def values_in(value: Any) -> int:
 def exceeded(manifest: Manifest, *, rule: str = "") -> FieldError | None:
     """Return an error for the first limit that the object exceeds.
 
-    Encodes the object once; apart from that, the cost is bounded for objects beyond the limits.
+    Encodes the object at most twice; apart from that, the cost is bounded for objects beyond the
+    limits.
     """
+    error = _exceeded(manifest, rule)
+    if error is None or (rest := _without_queue(manifest)) is None:
+        return error
+    return _exceeded(rest, rule)
+
+
+def _exceeded(manifest: Manifest, rule: str) -> FieldError | None:
     written, system = _parts(manifest)
     return (
         _too_many(written, OBJECT_VALUES, "", rule)
@@ -182,6 +197,27 @@ def exceeded(manifest: Manifest, *, rule: str = "") -> FieldError | None:
         or _too_long(written, OBJECT_BYTES, "", rule)
         or _too_long(system, SYSTEM_BYTES, IN_SYSTEM_PART, rule)
     )
+
+
+def _without_queue(manifest: Manifest) -> Manifest | None:
+    """Return the TrainJob with an empty runtime patch of the queue.
+
+    Returns None if there is no such patch, or if it is larger than a queue needs.
+    """
+    spec = manifest.get("spec")
+    patches = spec.get("runtimePatches") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(patches, list):
+        return None
+    for index, patch in enumerate(patches[:RUNTIME_PATCHES]):
+        if isinstance(patch, Mapping) and patch.get("manager") == names.QUEUE_MANAGER:
+            is_large = _too_many(patch, QUEUE_VALUES, "", "") or _too_long(
+                patch, QUEUE_BYTES, "", ""
+            )
+            if is_large:
+                return None
+            emptied = [*patches[:index], {"manager": patch["manager"]}, *patches[index + 1 :]]
+            return {**manifest, "spec": {**spec, "runtimePatches": emptied}}
+    return None
 
 
 def _too_long(part: Manifest, most: int, where: str, rule: str) -> FieldError | None:

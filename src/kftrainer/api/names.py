@@ -54,6 +54,8 @@ LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
 LABEL_RUNTIME_KIND: Final = "trainer.kubeflow.org/runtime-kind"
 # On JobSets and TrainJobs whose suspension Kueue controls.
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+# The manager of Kueue's entry in runtimePatches, which it fills when it admits a TrainJob.
+QUEUE_MANAGER: Final = "kueue.x-k8s.io/manager"
 # On runtimes that the manager applies: the manager's mark and the hash of the document.
 LABEL_MANAGED_BY: Final = "trainer.kubeflow.org/managed-by"
 MANAGED_BY_KFTRAINER: Final = "kftrainer"

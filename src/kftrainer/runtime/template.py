@@ -22,16 +22,22 @@ from kftrainer.runtime.patches.merge import merge_patches
 from kftrainer.runtime.patches.pod_patches import METADATA, jobset_metadata_patches, pod_patches
 from kftrainer.runtime.podset import TRAINER_ONLY, Container, NodeLayout, PodSet
 from kftrainer.runtime.resources.claims import (
+    CLAIMS_IN_RESOURCES,
     CLAIMS_PATH,
     ClaimedDevices,
     claim_errors,
     claims_of,
+    missing_claim_errors,
     requested_devices,
     taken_claim_errors,
 )
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
-from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
+from kftrainer.runtime.resources.quantities import (
+    CONTAINER_LISTS,
+    canonical_resources,
+    rewrite_quantities,
+)
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import template_name_errors
 from kftrainer.runtime.validation.rules import Rule
@@ -85,6 +91,7 @@ def new_info(
         _merge_resources(info, job)
         if claims := claims_of(job):
             _add_claims(info, job, claims)
+        _reject(job, _unknown_claims(info, job))
         _set_trainer_container(info, job)
     return info
 
@@ -308,9 +315,9 @@ def _resources_by_container(
         if (container := worker.container(names.CONTAINER_NODE)) is not None:
             yield container, resources
         if not info.layout.launcher_is_node:
-            resources = without_accelerators(
-                resources
-            )  # a launcher that is not a node does not compute
+            # A launcher that is not a node does not compute.
+            without_claims = {key: each for key, each in resources.items() if key != "claims"}
+            resources = without_accelerators(without_claims)
     if (container := info.trainer_container) is not None:
         yield container, resources
 
@@ -323,7 +330,9 @@ def _add_claims(info: Info, job: TrainJob, claims: Sequence[ResourceClaim]) -> N
         (
             error
             for pod_set, _ in nodes
-            for error in taken_claim_errors(claims, pod_set.spec, pod_set.name)
+            for error in taken_claim_errors(
+                claims, pod_set.spec, pod_set.name, _patched_claims(job, pod_set.name)
+            )
         ),
     )
     for pod_set, container in nodes:
@@ -337,6 +346,53 @@ def _add_claims(info: Info, job: TrainJob, claims: Sequence[ResourceClaim]) -> N
             key, count = names.ANNOTATION_CLAIMED_DEVICES, str(info.claimed.count)
             info.annotations[key] = count
             info.trace.note(f"metadata.annotations[{key}]", f"devices of {CLAIMS_PATH}")
+
+
+def _patched_claims(job: TrainJob, target: str) -> Mapping[str, str]:
+    """Return the paths of patches that set resource claims of a job, by the names of the claims."""
+    return {
+        claim["name"]: f"{patch.spec_path}.resourceClaims"
+        for patch in pod_patches(job)
+        if target in patch.jobs
+        for claim in patch.spec.get("resourceClaims") or ()
+    }
+
+
+def _unknown_claims(info: Info, job: TrainJob) -> Iterator[FieldError]:
+    """Yield errors for claims that the TrainJob gives to containers, but not to their pods."""
+    claims = (*_claims_in_resources(info, job), *_claims_in_patches(info, job))
+    yield from dict.fromkeys(error for each in claims for error in missing_claim_errors(*each))
+
+
+# Claims that the TrainJob gives to a container, their path, the container and its pod.
+_Claims = tuple[Sequence[Mapping[str, Any]], str, Mapping[str, Any], Mapping[str, Any]]
+
+
+def _claims_in_resources(info: Info, job: TrainJob) -> Iterator[_Claims]:
+    claims = ((job.spec.trainer or NO_TRAINER).resources_per_node or {}).get("claims") or ()
+    for pod_set, container in _claiming_containers(info) if claims else ():
+        yield claims, CLAIMS_IN_RESOURCES, container.body, pod_set.spec
+
+
+def _claims_in_patches(info: Info, job: TrainJob) -> Iterator[_Claims]:
+    for patch in pod_patches(job):
+        for field in CONTAINER_LISTS:
+            for index, changes in enumerate(patch.spec.get(field) or ()):
+                if claims := (changes.get("resources") or {}).get("claims"):
+                    path = f"{patch.spec_path}.{field}[{index}].resources.claims"
+                    for container, pod in _containers(info, patch.jobs, field, changes["name"]):
+                        yield claims, path, container, pod
+
+
+def _containers(
+    info: Info, jobs: Sequence[str], field: str, name: str
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the containers of this list and name in the pods of these jobs, with the pods."""
+    for pod_set in info.pod_sets:
+        if pod_set.name in jobs:
+            for container in pod_set.spec.get(field) or ():
+                if container["name"] == name:
+                    yield container, pod_set.spec
 
 
 def _claiming_containers(info: Info) -> Iterator[tuple[PodSet, Container]]:

@@ -79,7 +79,7 @@ def test_names_are_those_of_kubeflow_trainer(rendered: Rendering) -> None:
         named(objects, kind, MANAGER)
     named(objects, "Secret", "kubeflow-trainer-webhook-cert")
     public = named(objects, "ConfigMap", "kubeflow-trainer-public")
-    assert public["data"]["kubeflow_trainer_version"] == "v2.1.0"
+    assert public["data"]["kubeflow_trainer_version"] == "v2.3.0"
     # A Deployment of that chart can be upgraded only if its selector is the same.
     assert deployment_in(objects)["spec"]["selector"]["matchLabels"] == {
         "app.kubernetes.io/name": "kubeflow-trainer",

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
@@ -56,17 +58,27 @@ async def test_condition_is_written_before_the_jobset_is_deleted_and_deletion_is
         assert all("cannot delete the JobSet of the TrainJob" in each for each in errors)
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [(500, "InternalError"), (409, "Conflict")], ids=["error", "conflict"]
+)
 async def test_jobset_is_kept_while_the_condition_cannot_be_written(
-    team: Team, proxy: FaultProxy, plane: ControlPlane
+    team: Team, proxy: FaultProxy, plane: ControlPlane, code: int, reason: str
 ) -> None:
     async with running(proxy, plane, "--log-level", "debug") as manager:
         await team.create_runtime()
         await team.create_job(activeDeadlineSeconds=3)
         job_set = await team.wait_until_exists("JobSet")
-        proxy.inject(status_answer(500, "InternalError"), is_status_write, times=1000)
+        attempts = list[str]()
+
+        def matches(request: ProxiedRequest) -> bool:
+            if is_status_write(request):
+                attempts.append(request.path)
+            return is_status_write(request)
+
+        proxy.inject(status_answer(code, reason), matches, times=1000)
 
         async def failed() -> bool:
-            return len(manager.log_entries("reconcile_failed")) > 2
+            return len(attempts) > 2 and bool(manager.log_entries("deadline_passed"))
 
         await until(failed, within=TEST_TIMEOUT, what="failed writes of the status")
         assert (await team.get("JobSet"))["metadata"]["uid"] == job_set["metadata"]["uid"]

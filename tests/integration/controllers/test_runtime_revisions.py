@@ -215,6 +215,37 @@ async def test_rejected_jobset_follows_the_corrected_runtime(proxy: FaultProxy, 
     assert await images(team) == {JOB: "trainer:2"}
 
 
+async def test_conflict_when_the_jobset_is_created_keeps_the_revision_and_is_retried(
+    proxy: FaultProxy, team: Team
+) -> None:
+    attempts = list[str]()
+
+    def is_write(request: ProxiedRequest) -> bool:
+        if writes("jobsets")(request):
+            attempts.append(request.path)
+            return True
+        return False
+
+    async def wait_until_attempted(number: int) -> None:
+        async def are_made() -> bool:
+            return len(attempts) >= number
+
+        await until(are_made, within=TEST_TIMEOUT, what=f"{number} attempts")
+
+    await team.create_runtime()
+    async with working(proxy, team) as manager:
+        proxy.inject(status_answer(409, "Conflict"), is_write, times=1000)
+        await team.create_job(suspend=True)
+        await wait_until_attempted(2)
+        [first] = await team.all(KIND)
+        await edit(team)
+        await team.touch(manager)
+        await wait_until_attempted(len(attempts) + 1)
+        proxy.forget_faults()
+        assert await wait_until_recorded(team, [JOB]) == first["metadata"]["name"]
+    assert await images(team) == {JOB: "trainer:1"}
+
+
 async def test_manager_killed_before_the_status_records_the_same_revision_later(
     proxy: FaultProxy, team: Team
 ) -> None:
@@ -350,7 +381,7 @@ async def test_jobset_is_kept_but_not_created_again_without_the_revision(
         await team.touch(manager)
         await team.delete(KIND, name)
         event = await team.wait_for_event("RuntimeRevisionLost")
-        assert "the existing JobSet is kept" in event["message"]
+        assert "existing JobSet is kept" in event["message"]
         await team.suspend(suspend=True)
         await team.wait_for_condition("Suspended", "Suspended")
         assert await images(team) == {JOB: "trainer:1"}

@@ -342,7 +342,16 @@ TRAINERS = (
         {"trainer": {"resourceClaimsPerNode": [], "resourcesPerNode": {"claims": [USED]}}},
         "spec.trainer.resourcesPerNode.claims: Forbidden: cannot be set together with "
         "spec.trainer.resourceClaimsPerNode",
-        torch(),
+        torch(job_with(pod={"resourceClaims": [{**USED, "resourceClaimName": "mine"}]})),
+    ),
+    JobCase(
+        "resource-claims",
+        {"trainer": {"resourcesPerNode": {"claims": [USED, {"name": "own"}]}}},
+        {"trainer": {"resourcesPerNode": {"claims": [{"name": "own"}]}}},
+        f'spec.trainer.resourcesPerNode.claims[0].name: Invalid value: "{USED["name"]}": is not '
+        "the name of a resource claim of the pods: the API server would reject them",
+        torch(job_with(pod={"resourceClaims": [{"name": "own", "resourceClaimName": "mine"}]})),
+        variant="unknown",
     ),
     JobCase(
         "resource-claims",

@@ -360,3 +360,50 @@ def test_missing_template_does_not_hide_errors_of_the_plan() -> None:
     without = findings(claiming(document), document)
     assert [str(each) for each in without.errors] == [str(each) for each in with_template.errors]
     assert any("cannot be planned yet" in each for each in without.warnings)
+
+
+def test_claim_in_resources_that_the_pods_do_not_have_is_rejected() -> None:
+    document = runtime()
+    pod = document["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod["template"]["spec"]["resourceClaims"] = [{"name": "own"}]
+    resources = {"claims": [{"name": "own"}, {"name": "gpu", "request": "a"}]}
+    result = findings(job_on(document, trainer={"resourcesPerNode": resources}), document)
+    assert [*map(str, result.errors)] == [
+        'spec.trainer.resourcesPerNode.claims[1].name: Invalid value: "gpu": is not the name of a '
+        "resource claim of the pods: the API server would reject them"
+    ]
+
+
+def test_claims_in_resources_are_not_for_a_launcher_that_is_not_a_node() -> None:
+    document = mpi()
+    worker, launcher = document["spec"]["template"]["spec"]["replicatedJobs"]
+    for job in (worker, launcher):
+        pod = job["template"]["spec"]["template"]["spec"]
+        pod["resourceClaims"] = [{"name": "net"}, {"name": "gpu"}]
+        pod["containers"][0]["resources"] = {"claims": [{"name": "net"}]}
+    resources = {"claims": [{"name": "gpu"}]}
+    trainer = {"resourcesPerNode": resources, "numNodes": 2}
+    jobset = plan(job_on(document, trainer=trainer), document)["JobSet"]
+    found = {
+        name: [each["name"] for each in container_of(jobset, name, name)["resources"]["claims"]]
+        for name in ("node", "launcher")
+    }
+    assert found == {"node": ["net", "gpu"], "launcher": ["net"]}
+
+
+def test_name_of_a_claim_that_a_patch_has_set_is_reported_with_its_path() -> None:
+    document = runtime()
+    pods = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    job = {"name": "node", "template": {"spec": {"template": {"spec": pods}}}}
+    patched = {"template": {"spec": {"replicatedJobs": [job]}}}
+    job_with_both = claiming(document)
+    job_with_both["spec"]["runtimePatches"] = [
+        {"manager": "acme.io/tuner", "trainingRuntimeSpec": patched}
+    ]
+    result = findings(job_with_both, document, template())
+    [error] = map(str, result.errors)
+    assert error == (
+        f'{PATH}[0].name: Invalid value: "gpu": is already the name of a resource claim of the job '
+        "node of spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0]"
+        ".template.spec.template.spec.resourceClaims"
+    )

@@ -204,7 +204,10 @@ def test_resources_are_merged_by_name() -> None:
 
 def test_resource_claims_are_kept() -> None:
     """D24."""
-    document = plain(replicated_job("node", resources={"claims": [{"name": "a"}]}))
+    node = replicated_job("node", resources={"claims": [{"name": "a"}]})
+    claims = [{"name": name, "resourceClaimName": name} for name in "ab"]
+    node["template"]["spec"]["template"]["spec"]["resourceClaims"] = claims
+    document = plain(node)
     job = job_on(document, trainer={"resourcesPerNode": {"claims": [{"name": "b"}]}})
     container = info_of(job, document).trainer_container
     assert container.resources["claims"] == [{"name": "a"}, {"name": "b"}]

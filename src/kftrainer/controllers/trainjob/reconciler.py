@@ -194,7 +194,8 @@ class TrainJobReconciler:
             except (PlanningError, KubeError) as error:
                 outcome = await self._failed(stored, identity.job, error)
         result = await self._write_status(stored, identity, outcome)
-        if outcome.is_overdue or failed_by_deadline(identity.job):
+        is_new = outcome.is_overdue and self._is_stored_as_overdue(identity.job)
+        if is_new or failed_by_deadline(identity.job):
             await self._delete_job_set(identity.job)
         return result
 
@@ -262,7 +263,10 @@ class TrainJobReconciler:
         if remaining is None:
             return False
         self._deadlines.correct(job, remaining)
-        return remaining <= 0
+        if remaining > 0:
+            return False
+        log.debug("deadline_passed", overdue=-remaining)
+        return True
 
     def _overdue(self, job: TrainJob) -> Outcome:
         """Return the outcome of a TrainJob whose deadline has passed."""
@@ -270,6 +274,13 @@ class TrainJobReconciler:
         jobs = present_status(job).jobs if observed is None else observed.jobs
         conditions = [deadline_condition(self._clock.now())]
         return Outcome(ended=Observed(conditions, jobs), is_overdue=True)
+
+    def _is_stored_as_overdue(self, job: TrainJob) -> bool:
+        """Whether the stored status reports that the deadline of the TrainJob has passed."""
+        manifest = self._view.manifest(TRAIN_JOBS, key_of_job(job))
+        if manifest is None or manifest["metadata"].get("uid") != job.metadata.uid:
+            return False
+        return failed_by_deadline(readable_part(manifest)[0])
 
     async def _delete_job_set(self, job: TrainJob) -> None:
         """Delete the JobSet of a TrainJob that the status reports as failed by its deadline."""
@@ -446,12 +457,13 @@ class TrainJobReconciler:
             raise
         except KubeError as error:
             if is_gone(error) and not (outcome.errors and isinstance(error, ConflictError)):
-                return DONE  # the watch will enqueue the TrainJob if it was replaced
+                # The watch will enqueue the TrainJob if it was replaced.
+                return LATER if outcome.is_overdue else DONE
             errors = [*outcome.errors, f"cannot write the status: {error}"]
             max_delay = bounded_by(deadline, RETRY_UNAVAILABLE)
             raise ReconcileError("; ".join(errors), max_delay=max_delay) from error
         self._revisions.drop_if_stored(key_of_job(stored))
-        if outcome.is_overdue:
+        if outcome.is_overdue and pause is None:  # otherwise the condition is written later
             message = EVENT_MESSAGE.format(job.spec.active_deadline_seconds)
             self._recorder.record(job.dump(), "Warning", names.EVENT_DEADLINE_EXCEEDED, message)
         if is_to_be_confirmed(wanted.state, wanted.jobs, wanted.nodes):

@@ -103,6 +103,19 @@ def retain_sources(original: Mapping[str, Any], patch: Mapping[str, Any]) -> Map
     return {**patch, "spec": {**spec, **changed}} if changed else patch
 
 
+def directives(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of all directives in a patch that should have none."""
+    if _is_object(value):
+        for key, each in value.items():
+            if _is_directive(key):
+                yield f"{path}[{key}]"
+            elif type(each) is not str:
+                yield from directives(each, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from directives(each, f"{path}[{index}]")
+
+
 def _retaining(old: Any, new: Any, rule: Rule) -> list[Any] | None:
     """Return the list with $retainKeys in entries that need it; None if there are none."""
     changed: dict[int, Any] = {}

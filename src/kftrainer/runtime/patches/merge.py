@@ -1,16 +1,18 @@
 """Merges overrides and runtime patches into the template of the runtime."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import orjson
 
-from kftrainer.api.limits import values_in
+from kftrainer.api.limits import QUEUE_BYTES, values_in
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid
+from kftrainer.kube.objects.quantity import QuantityError
 from kftrainer.kube.objects.strategic_merge import (
     StrategicMergeError,
+    directives,
     merge_in_place,
     retain_sources,
     strategic_merge,
@@ -23,7 +25,8 @@ from kftrainer.runtime.patches.targets import (
     both_fields_errors,
     target_errors,
 )
-from kftrainer.runtime.resources.quantities import rewrite_quantities
+from kftrainer.runtime.resources.pod_requests import merge_resources
+from kftrainer.runtime.resources.quantities import CONTAINER_LISTS, HALVES, rewrite_quantities
 from kftrainer.runtime.trace import Trace
 from kftrainer.runtime.validation.rules import Rule
 
@@ -41,12 +44,37 @@ MERGED_LISTS = frozenset(
 # merge blocks the event loop.
 MOST_WORK = 6_000
 WORK_PER_MERGE = 10
+# Work that does not count for the patch of a queue, so that the TrainJob can be admitted by it.
+QUEUE_WORK = 1_000
 # Beyond this, the JobSet would be too large to be stored.
 MOST_BYTES = 1024 * 1024
+DOLLAR = b'"$'  # a text that begins like a directive
+DIRECTIVE = "is a directive of strategic merge patches, which cannot be set here"
 TOO_MUCH_WORK = "must be fewer or smaller: merging them into all their jobs takes too long"
 TOO_MANY_BYTES = (
     f"must be fewer or smaller: together, in all their jobs, they have more than {MOST_BYTES} bytes"
 )
+
+
+class _Budget:
+    """The work and the bytes that remain for merges."""
+
+    def __init__(self) -> None:
+        self._work, self._bytes = MOST_WORK, MOST_BYTES
+        self._queue_work, self._queue_bytes = QUEUE_WORK, QUEUE_BYTES
+
+    def spend(self, work: int, size: int, *, is_of_queue: bool) -> str:
+        """Take them from the budget; return an error if it is exhausted."""
+        if is_of_queue:
+            free_work, free_bytes = min(work, self._queue_work), min(size, self._queue_bytes)
+            self._queue_work -= free_work
+            self._queue_bytes -= free_bytes
+            work, size = work - free_work, size - free_bytes
+        self._work -= work
+        self._bytes -= size
+        if self._work < 0:
+            return TOO_MUCH_WORK
+        return TOO_MANY_BYTES if self._bytes < 0 else ""
 
 
 def merge_patches(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterator[FieldError]:
@@ -60,21 +88,23 @@ def merge_patches(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iter
 def _apply_all(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterator[FieldError]:
     """Merge all patches into the template; yield an error for each part that is skipped."""
     jobs = _templates_by_name(template)
-    work = size = 0
+    budget = _Budget()
     for patch in pod_patches(job):
         pods, errors = _pod_template_patch(patch)
         yield from errors
         job_metadata = _metadata(patch.job_metadata)
         if not (pods or job_metadata):
             continue
-        encoded = len(orjson.dumps(pods)) + len(orjson.dumps(job_metadata))
+        document = orjson.dumps(pods)
+        if DOLLAR in document and (found := [*_directive_errors(patch, pods)]):
+            yield from found
+            continue
+        encoded = len(document) + len(orjson.dumps(job_metadata))
         values = values_in(pods) + values_in(job_metadata)
         for target, job_template in _targets(patch, jobs):
-            size += encoded
             entries = _entries_changed(job_template["spec"]["template"], pods)
-            work += WORK_PER_MERGE + values + entries
-            if work > MOST_WORK or size > MOST_BYTES:
-                detail = TOO_MUCH_WORK if work > MOST_WORK else TOO_MANY_BYTES
+            work = WORK_PER_MERGE + values + entries
+            if detail := budget.spend(work, encoded, is_of_queue=patch.is_of_queue):
                 yield forbidden(patch.field, detail, rule=patch.kind.too_much_rule)
                 return
             yield from _merge(patch, pods, target, job_template["spec"], merge_in_place)
@@ -83,6 +113,13 @@ def _apply_all(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterato
             if job_metadata:
                 _merge_metadata(job_template, job_metadata)
                 trace.note(f"{path}.metadata", patch.source)
+
+
+def _directive_errors(patch: PodPatch, pods: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield errors for keys that the merge would interpret, which maps such as labels can have."""
+    for part in ("metadata", "spec"):
+        for path in directives(pods.get(part), part):
+            yield forbidden(patch.path_in(path), DIRECTIVE, rule=Rule.SCHEMA)
 
 
 def merge_into_copies(patch: PodPatch, template: dict[str, Any]) -> Iterator[FieldError]:
@@ -100,11 +137,49 @@ def _merge(
     job_spec: dict[str, Any],
     merge: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]],
 ) -> Iterator[FieldError]:
+    template = job_spec["template"]
     try:
-        prepared = retain_sources(job_spec["template"], pods)
-        job_spec["template"] = merge(job_spec["template"], prepared)
+        prepared = retain_sources(template, _with_adjusted_resources(template, pods))
+        job_spec["template"] = merge(template, prepared)
     except StrategicMergeError as error:
         yield invalid(patch.path_in(error.path), target, str(error), rule=Rule.SCHEMA)
+
+
+def _with_adjusted_resources(pod: Mapping[str, Any], patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the patch with requests and limits adjusted to each other.
+
+    The API server rejects a request above its limit, so a patch of only one of them changes the
+    other one too where `merge_resources` does so for `resourcesPerNode`.
+    """
+    spec, old_spec = patch.get("spec") or {}, pod.get("spec") or {}
+    changed = {
+        field: _adjusted(old_spec.get(field) or (), spec[field])
+        for field in CONTAINER_LISTS
+        if any(each.get("resources") for each in spec.get(field) or ())
+    }
+    return {**patch, "spec": {**spec, **changed}} if changed else patch
+
+
+def _adjusted(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Any]:
+    there = {container["name"]: container.get("resources") or {} for container in reversed(old)}
+    containers = []
+    for container in new:
+        base, wanted = there.get(container.get("name")), container.get("resources")
+        resources = _adjusted_resources(base, wanted) if base and wanted else wanted
+        containers.append({**container, "resources": resources} if wanted else container)
+    return containers
+
+
+def _adjusted_resources(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        merged = merge_resources(base, wanted)
+    except QuantityError:  # it is reported with its path
+        return wanted
+    halves = {}
+    for half in HALVES:
+        removed = (base.get(half) or {}).keys() - merged.get(half, {}).keys()
+        halves[half] = {**merged.get(half, {}), **dict.fromkeys(removed)}
+    return {**wanted, **{half: amounts for half, amounts in halves.items() if amounts}}
 
 
 def _merge_metadata(job_template: dict[str, Any], changes: Mapping[str, Any]) -> None:

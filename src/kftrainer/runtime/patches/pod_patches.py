@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.runtime_patches import JobSetTemplatePatch, RuntimePatch
 from kftrainer.api.trainjob import TrainJob, TrainJobSpec
@@ -61,11 +62,12 @@ class PodPatch:
     spec_path: str
     job_metadata: Mapping[str, Any]  # of the jobs
     job_metadata_path: str = ""
+    is_of_queue: bool = False
 
     def path_in(self, inner: str) -> str:
         """Return the path in the TrainJob of a path in the pod template."""
         for field, path in (("metadata", self.metadata_path), ("spec", self.spec_path)):
-            if inner == field or inner.startswith(f"{field}."):
+            if inner == field or inner.startswith((f"{field}.", f"{field}[")):
                 return f"{path}{inner.removeprefix(field)}"
         return self.path
 
@@ -190,6 +192,7 @@ def _of_runtime_patch(index: int, patch: RuntimePatch) -> Iterator[PodPatch]:
             spec_path=f"{path_of_pods}.spec",
             job_metadata=_part(_part(job, "template"), "metadata"),
             job_metadata_path=f"{path}.template.metadata",
+            is_of_queue=patch.manager == names.QUEUE_MANAGER,
         )
 
 

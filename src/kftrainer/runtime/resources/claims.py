@@ -25,6 +25,7 @@ from kftrainer.runtime.validation.rules import Rule
 
 CLAIMS_PATH = "spec.trainer.resourceClaimsPerNode"
 CLAIMS_IN_RESOURCES = "spec.trainer.resourcesPerNode.claims"
+UNKNOWN = "is not the name of a resource claim of the pods: the API server would reject them"
 REMEDY = "it needs Kubernetes 1.34 or later: enable resource.k8s.io/v1 or grant access"
 # Kubeflow Trainer only looks at the name of a request, which its author chooses. The DeviceClasses
 # are those of the drivers.
@@ -73,15 +74,44 @@ def claim_errors(job: TrainJob) -> Iterator[FieldError]:
 
 
 def taken_claim_errors(
-    claims: Sequence[ResourceClaim], pod: Mapping[str, Any], job_name: str
+    claims: Sequence[ResourceClaim],
+    pod: Mapping[str, Any],
+    job_name: str,
+    patched: Mapping[str, str],
 ) -> Iterator[FieldError]:
-    """Yield errors for claims whose name a claim in the job's pod template already has."""
-    taken = {each.get("name") for each in pod.get("resourceClaims") or ()}
+    """Yield errors for claims whose name a claim in the job's pod template already has.
+
+    `patched` are the paths of the patches that set claims of the job, by the names of the claims.
+    """
+    taken = _names(pod.get("resourceClaims"))
     for index, claim in enumerate(claims):
         if claim.name in taken:
-            detail = f"is already the name of a resource claim of the job {job_name} of the runtime"
+            source = patched.get(claim.name, "the runtime")
+            detail = f"is already the name of a resource claim of the job {job_name} of {source}"
             where = f"{CLAIMS_PATH}[{index}].name"
             yield invalid(where, claim.name, detail, rule=Rule.RESOURCE_CLAIMS)
+
+
+def missing_claim_errors(
+    claims: Sequence[Mapping[str, Any]],
+    path: str,
+    container: Mapping[str, Any],
+    pod: Mapping[str, Any],
+) -> Iterator[FieldError]:
+    """Yield errors for a container's claims that its pod does not have.
+
+    `claims`, at this path, are those that the TrainJob sets. A later patch may have replaced them.
+    """
+    known = _names(pod.get("resourceClaims"))
+    used = _names((container.get("resources") or {}).get("claims"))
+    for index, claim in enumerate(claims):
+        name = claim.get("name")
+        if name in used and name not in known:
+            yield invalid(f"{path}[{index}].name", name, UNKNOWN, rule=Rule.RESOURCE_CLAIMS)
+
+
+def _names(claims: Sequence[Mapping[str, Any]] | None) -> frozenset[Any]:
+    return frozenset(each.get("name") for each in claims or ())
 
 
 def requested_devices(job: TrainJob, existing: ClusterReader) -> ClaimedDevices:

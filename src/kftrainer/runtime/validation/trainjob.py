@@ -130,8 +130,10 @@ def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> Train
     trainer = job.spec.trainer or NO_TRAINER
     resources = trainer.resources_per_node or {}
     valid = _without_paths(resources, paths)
+    if any(path.startswith(CLAIMS_IN_RESOURCES) for path in paths):
+        valid.pop("claims", None)
     fields: dict[str, Any] = {} if valid == resources else {"resources_per_node": valid}
-    if any(path.startswith((CLAIMS_PATH, CLAIMS_IN_RESOURCES)) for path in paths):
+    if any(path.startswith(CLAIMS_PATH) or path == CLAIMS_IN_RESOURCES for path in paths):
         fields["resource_claims_per_node"] = None
     if fields:
         changes["trainer"] = trainer.model_copy(update=fields)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kftrainer.api import names
-from kftrainer.api.limits import OBJECT_VALUES, exceeded
+from kftrainer.api.limits import OBJECT_VALUES, exceeded, values_in
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidTrainJobError
@@ -18,6 +18,7 @@ from tests.support.objects import Object, replicated_job, runtime
 from tests.support.other_releases import KUEUE_ENTRY
 from tests.support.plans import (
     RUNTIMES,
+    container_of,
     findings,
     in_namespace,
     info_of,
@@ -439,3 +440,183 @@ def test_plan_does_not_change_the_trainjob() -> None:
     assert [each.manifest for each in RUNTIMES.of(job).new_objects(job, existing)] == first
     assert job.dump() == document
     assert info_of(document, RUNTIME).template["replicatedJobs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("nodeSelector", "nodeSelector[$patch]"),
+        ("$retainKeys", "[$retainKeys]"),
+        ("volumes", "volumes[0].csi.volumeAttributes[$setElementOrder/a]"),
+    ],
+)
+def test_directives_of_strategic_merge_are_rejected_with_their_path(name: str, where: str) -> None:
+    attributes = {"$setElementOrder/a": "b"}
+    spec: Object = {
+        "nodeSelector": {"$patch": "delete"},
+        "$retainKeys": ["containers"],
+        "volumes": [{"name": "v", "csi": {"driver": "a", "volumeAttributes": attributes}}],
+    }
+    path = f"spec.runtimePatches[0].{JOBS}[0].{POD}"
+    place = f"{path}{where}" if where.startswith("[") else f"{path}.{where}"
+    message = "is a directive of strategic merge patches, which cannot be set here"
+    [error] = unplannable(patch(job_patch(**{name: spec[name]})))
+    assert error == f"{place}: Forbidden: {message}"
+
+
+def test_directives_in_metadata_are_rejected_with_their_path() -> None:
+    pods = {"labels": {"$patch": "replace", "a": "b"}}
+    path = f"spec.runtimePatches[0].{JOBS}[0].{POD.removesuffix('.spec')}.metadata.labels[$patch]"
+    [error] = unplannable(patch(job_patch(pods=pods)))
+    assert error.startswith(f"{path}: Forbidden: is a directive")
+
+
+def test_directives_in_overrides_are_rejected_with_their_path() -> None:
+    override = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"$patch": "replace"}}}
+    [error] = unplannable(podTemplateOverrides=[override])
+    assert error.startswith("spec.podTemplateOverrides[0].spec.nodeSelector[$patch]: Forbidden")
+
+
+def test_values_that_look_like_directives_are_data() -> None:
+    env = [{"name": "A", "value": "$patch"}, {"name": "$patch", "value": "$(A)"}]
+    found = planned(patch(job_patch(initContainers=[{"name": "fetch", "env": env}])))
+    assert pod_of(found)["initContainers"][0]["env"] == env
+
+
+@pytest.mark.parametrize(
+    ("base", "wanted", "merged"),
+    [
+        (
+            {"requests": {"cpu": "4", "memory": "1Gi"}, "limits": {"cpu": "8"}},
+            {"limits": {"cpu": 2}},
+            {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2"}},
+        ),
+        (
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+            {"requests": {"cpu": "3"}},
+            {"requests": {"cpu": "3"}, "limits": {"cpu": "3"}},
+        ),
+        (
+            {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}},
+            {"limits": {"nvidia.com/gpu": "4"}},
+            {"requests": {}, "limits": {"nvidia.com/gpu": "4"}},
+        ),
+        (
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+            {"requests": {"cpu": "4"}, "limits": {"cpu": "3"}},
+            {"requests": {"cpu": "4"}, "limits": {"cpu": "3"}},
+        ),
+        ({}, {"limits": {"cpu": "1"}}, {"limits": {"cpu": "1"}}),
+    ],
+)
+def test_patched_resources_are_adjusted_like_those_per_node(
+    base: Object, wanted: Object, merged: Object
+) -> None:
+    document = runtime(jobs=[replicated_job(resources=deepcopy(base))], mlPolicy={})
+    changes = patch(job_patch(containers=[{"name": "node", "resources": wanted}]))
+    job = job_on(document, runtimePatches=[changes, changes | {"manager": "acme.io/again"}])
+    found = container_of(plan(job, document)["JobSet"])["resources"]
+    assert {half: found[half] for half in found if found[half]} == {
+        half: merged[half] for half in merged if merged[half]
+    }
+
+
+def test_invalid_patched_resources_are_reported_once() -> None:
+    resources = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
+    document = runtime(jobs=[replicated_job(resources=resources)], mlPolicy={})
+    wanted = {"limits": {"cpu": "much"}}
+    changes = patch(job_patch(containers=[{"name": "node", "resources": wanted}]))
+    found = findings(job_on(document, runtimePatches=[changes]), document)
+    [error] = found.errors
+    path = f"spec.runtimePatches[0].{JOBS}[0].{POD}.containers[0].resources.limits[cpu]"
+    assert error.path == path
+
+
+def claims_patch(*claims: Object, pods: Object | None = None, manager: str = "a.io/b") -> Object:
+    container = {"name": "node", "resources": {"claims": [*claims]}}
+    return patch(job_patch(containers=[container], **(pods or {})), manager=manager)
+
+
+def test_claim_of_a_container_that_its_pods_do_not_have_is_rejected() -> None:
+    path = f"spec.runtimePatches[0].{JOBS}[0].{POD}.containers[0].resources.claims"
+    assert rejected(claims_patch({"name": "known"}, {"name": "gpu"})) == [
+        f'{path}[{index}].name: Invalid value: "{name}": is not the name of a resource claim of '
+        "the pods: the API server would reject them"
+        for index, name in enumerate(("known", "gpu"))
+    ]
+
+
+def test_claims_may_be_those_of_another_patch_or_be_replaced_by_one() -> None:
+    template = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]}
+    assert not rejected(
+        claims_patch({"name": "unknown"}),
+        claims_patch({"name": "gpu"}, manager="a.io/c"),
+        patch(job_patch(**template), manager="a.io/d"),
+    )
+
+
+def admitted(jobs: int) -> Object:
+    """Kueue's entry with what it sets for this number of jobs, including topology."""
+    metadata = {
+        "labels": {f"kueue.x-k8s.io/{n}": "x" * 63 for n in range(5)},
+        "annotations": {f"kueue.x-k8s.io/{n}": "x" * 63 for n in range(3)},
+    }
+    toleration = {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    scheduling = {
+        "nodeSelector": {"pool": "a", "zone": "b"},
+        "tolerations": [toleration, toleration | {"key": "gpu"}],
+        "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
+    }
+    changes = [job_patch(f"j{n}", pods=metadata, **scheduling) for n in range(jobs)]
+    return patch(*changes, manager=names.QUEUE_MANAGER)
+
+
+def test_trainjob_that_reaches_a_limit_has_room_for_the_entry_of_a_queue() -> None:
+    document = runtime(jobs=[replicated_job(f"j{n}", None) for n in range(16)], mlPolicy={})
+    env = [{"name": f"A{n}", "value": "x"} for n in range(512)]
+    containers = [{"name": "j0", "env": env}, {"name": "j0-2", "env": env[:400]}]
+    document["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
+        "spec"
+    ]["containers"].append({"name": "j0-2", "image": "a"})
+    own = patch(job_patch("j0", containers=containers))
+    empty, full = admitted(0), admitted(16)
+    job = job_on(document, runtimePatches=[own, empty])
+    spare = OBJECT_VALUES - values_in({"spec": job["spec"], "metadata": {}}) - 4
+    job["spec"]["trainer"] = {"args": ["x"] * (spare - 2)}
+    assert exceeded(job) is None
+    job["spec"]["trainer"]["args"] += ["x"] * 10
+    assert exceeded(job) is not None
+    del job["spec"]["trainer"]["args"][-10:]
+    job["spec"]["runtimePatches"] = [own, full]
+    assert exceeded(job) is None
+    assert pod_of(plan(job, document)["JobSet"], "j15")["nodeSelector"]["pool"] == "a"
+    job["spec"]["runtimePatches"] = [own, full | {"manager": "acme.io/other"}]
+    assert exceeded(job) is not None
+
+
+def test_the_room_of_a_queue_is_limited() -> None:
+    assert exceeded(job_on(RUNTIME, runtimePatches=[admitted(16)])) is None
+    assert exceeded(job_on(RUNTIME, runtimePatches=[admitted(100)])) is not None
+
+
+def test_work_for_the_entry_of_a_queue_is_reserved() -> None:
+    document = runtime(jobs=[replicated_job(f"j{n}", None) for n in range(16)], mlPolicy={})
+
+    def volumes(index: int) -> list[Object]:
+        return [{"name": f"v{index}-{n}"} for n in range(20)]
+
+    def largest(entry: Object) -> int:
+        for number in range(16, 40):
+            overrides = [
+                {"targetJobs": [{"name": "j0"}], "spec": {"volumes": volumes(n)}}
+                for n in range(number)
+            ]
+            job = job_on(document, podTemplateOverrides=overrides, runtimePatches=[entry])
+            try:
+                plan(job, document)
+            except InvalidTrainJobError:
+                return number
+        raise AssertionError
+
+    assert largest(admitted(16)) == largest(admitted(0))
+    assert largest(admitted(16) | {"manager": "acme.io/other"}) < largest(admitted(0))

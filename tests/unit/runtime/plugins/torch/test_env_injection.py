@@ -145,3 +145,37 @@ def test_explain_names_the_target() -> None:
         (each.plugin, each.source) for each in trace.settings() if "[metrics].env[" in each.path
     }
     assert found == {("Torch", f"runtime {TARGETS}[0]")}
+
+
+@pytest.mark.parametrize(
+    ("targets", "reserved"),
+    [
+        ([("dataset-initializer", ["dataset-initializer"])], ["dataset"]),
+        ([("model-initializer", ["model-initializer"])], ["model"]),
+        ([("dataset-initializer", ["helper"]), ("node", ["side"])], []),
+        (
+            [
+                ("dataset-initializer", ["dataset-initializer"]),
+                ("model-initializer", ["helper", "model-initializer"]),
+            ],
+            ["dataset", "model"],
+        ),
+    ],
+)
+def test_reserved_variables_of_initializers_that_are_targets_are_rejected(
+    targets: list[tuple[str, list[str]]], reserved: list[str]
+) -> None:
+    document = injecting(*targets)
+    jobs = document["spec"]["template"]["spec"]["replicatedJobs"]
+    for step in ("dataset-initializer", "model-initializer"):
+        initializer = replicated_job(step, step)
+        containers = initializer["template"]["spec"]["template"]["spec"]["containers"]
+        containers.append({"name": "helper", "image": "h"})
+        jobs.append(initializer)
+    env = [{"name": "PET_NNODES", "value": "9"}, {"name": "MINE", "value": "x"}]
+    assets = {field: {"storageUri": "hf://a/b", "env": env} for field in ("dataset", "model")}
+    result = findings(job_on(document, initializer=assets), document)
+    detail = "must not have reserved envs, invalid envs configured: [PET_NNODES]"
+    assert [(e.path, e.detail, e.rule) for e in result.errors] == [
+        (f"spec.initializer.{field}.env", detail, "torch-reserved-env") for field in reserved
+    ]
