@@ -45,11 +45,11 @@ CONCURRENCY = 20  # concurrent deletions
 NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete"
 DESCRIPTION = """\
 Delete all TrainJobs with their objects, wait until they are gone, then do the same with
-TrainingRuntimes and ClusterTrainingRuntimes, and delete the ControllerRevisions with contents of
-runtimes. The manager must run meanwhile: it removes the
-finalizers of runtimes that were in use. Runtimes that a manager with --runtimes re-creates are not
-waited for; they disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are not deleted
-unless --cluster-runtimes is given.
+TrainingRuntimes and ClusterTrainingRuntimes. The revisions of runtimes (ControllerRevisions) are
+deleted, too. A manager must be running, because it removes the finalizers of runtimes that were in
+use. The command does not wait for runtimes that a manager with --runtimes re-creates; they
+disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are deleted only if
+--cluster-runtimes is set.
 
 With --release-runtimes nothing is deleted: the finalizer is removed from runtimes that no TrainJob
 refers to, so that they, and their namespaces, can be deleted although no manager watches them.

@@ -22,9 +22,9 @@ fields that planning reads are checked. All other kinds are skipped; the last li
 kind. Jobs of the Training Operator (v1), such as a PyTorchJob of kubeflow.org/v1, are errors.
 
 A TrainJob is validated together with its runtime. If its runtime is not among the given files:
-  - and other runtimes of the same kind are, this is an error, as in a cluster with these runtimes;
-  - and no runtime of that kind is, or the runtime is one that is installed with the operator, a
-    warning states that the checks that need the runtime were skipped.
+  - it is an error if they contain other runtimes of that kind, as in a cluster that has only these;
+  - otherwise, and for a bundled runtime such as torch-distributed, a warning reports that checks
+    that need the runtime were skipped.
 
 Unknown fields are errors, because kubectl rejects them (--validate=strict, its default). Clients
 without strict validation would lose these fields silently.
