@@ -7,7 +7,7 @@ from typing import Literal, TextIO
 
 import orjson
 import structlog
-from structlog.types import Processor
+from structlog.types import EventDict, Processor
 
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["json", "console"]
@@ -18,6 +18,8 @@ LEVELS: dict[Level, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+# The first keys of a JSON entry; the others follow in alphabetical order.
+FIRST = ("timestamp", "level", "logger", "event")
 # At DEBUG these log whole responses of the API server, including Secrets.
 NEVER_AT_DEBUG = ("kubernetes_asyncio",)
 
@@ -63,8 +65,18 @@ def _as_json() -> list[Processor]:
     traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [
         structlog.processors.ExceptionRenderer(traceback),
+        _in_order,
         structlog.processors.JSONRenderer(serializer=_json),
     ]
+
+
+def _in_order(_logger: object, _method: str, entry: EventDict) -> EventDict:
+    """Order the keys, because values of the context are added in any order."""
+    return {key: entry[key] for key in sorted(entry, key=_place)}
+
+
+def _place(key: object) -> tuple[int, str]:
+    return (FIRST.index(key), "") if key in FIRST else (len(FIRST), str(key))
 
 
 def _as_text() -> list[Processor]:

@@ -255,7 +255,7 @@ async def test_taken_port_is_reported(control_plane: ControlPlane, tmp_path: Pat
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         flags = ("--no-metrics-secure", "--metrics-bind-address", address)
         assert await failure("--kubeconfig", control_plane.kubeconfig, *flags) == (
-            f"kftrainer manager: metrics cannot listen: another program listens on {address}."
+            f"kftrainer manager: metrics cannot listen: another program listens on {address}"
         )
 
 

@@ -55,6 +55,17 @@ def test_context_is_in_every_entry_and_the_entry_itself_wins() -> None:
     )
 
 
+def test_keys_are_in_the_same_order_in_every_entry() -> None:
+    body = (
+        "with structlog.contextvars.bound_contextvars(name='pi', namespace='a'):\n"
+        "    log.info('one', kind='x')\n"
+        "with structlog.contextvars.bound_contextvars(namespace='a', name='pi'):\n"
+        "    log.info('two', kind='x')\n"
+    )
+    order = ["timestamp", "level", "logger", "event", "kind", "name", "namespace"]
+    assert [list(entry) for entry in entries(body)] == [order, order]
+
+
 def test_less_than_the_level_is_not_written() -> None:
     body = "log.info('quiet'); log.warning('loud'); logging.getLogger('theirs').info('quiet')"
     assert [entry["event"] for entry in entries(body, "warning")] == ["loud"]

@@ -109,6 +109,7 @@ ROOT: Final = "<root>"
 # Metadata that clients write.
 CLIENT_METADATA: Final = frozenset({"annotations", "labels"})
 IGNORED_METADATA: Final = frozenset({"managedFields"})
+ADVICE: Final = "put code and data into an image, a ConfigMap or a volume"
 IN_SYSTEM_PART: Final = " in status and metadata, without labels and annotations"
 
 
@@ -224,7 +225,8 @@ def _too_long(part: Manifest, most: int, where: str, rule: str) -> FieldError | 
     size = _size(part)
     if size <= most:
         return None
-    detail = f"may not be more than {most} bytes as JSON{where}, and is {size}"
+    advice = "" if where else f": {ADVICE}"
+    detail = f"may not be more than {most} bytes as JSON{where}, and is {size}{advice}"
     return FieldError(ROOT, ErrorType.TOO_LONG, detail, rule=rule)
 
 

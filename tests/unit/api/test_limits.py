@@ -38,7 +38,8 @@ def with_containers(count: int) -> Object:
     [
         (
             train_job(trainer={"args": ["x" * 300_000]}),
-            "<root>: Too long: may not be more than 262144 bytes as JSON, and is 300153",
+            "<root>: Too long: may not be more than 262144 bytes as JSON, and is 300153: "
+            "put code and data into an image, a ConfigMap or a volume",
         ),
         (
             train_job(anything=[[1] * 100 for _ in range(60)]),

@@ -145,7 +145,10 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         help="address that the webhook server listens on (default: all)",
     )
     parser.add_argument(
-        "--webhook-port", type=int, metavar="PORT", help="port of the webhook server; 0 disables it"
+        "--webhook-port",
+        type=int,
+        metavar="PORT",
+        help=f"port of the webhook server; 0 disables it (default: {DEFAULT.webhook.port})",
     )
     parser.add_argument(
         "--webhook-client-ca",
@@ -168,34 +171,42 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-bind-address",
         metavar="ADDRESS",
-        help="host:port or :port of the metrics server; 0 disables it",
+        help="host:port or :port of the metrics server; 0 disables it (default: "
+        f"{DEFAULT.metrics.bind_address})",
     )
     parser.add_argument(
         "--metrics-secure",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="serve metrics over HTTPS, to authorized clients only",
+        help="serve metrics over HTTPS, to authorized clients only; this is the default",
     )
     parser.add_argument(
         "--health-probe-bind-address",
         metavar="ADDRESS",
-        help="host:port or :port of the health probes; 0 disables them",
+        help="host:port or :port of the health probes; 0 disables them (default: "
+        f"{DEFAULT.health.health_probe_bind_address})",
     )
     parser.add_argument(
         "--concurrency",
         action="append",
         type=_concurrency,
         metavar="KIND=N",
-        help="number of objects of this kind that are reconciled concurrently; may be repeated",
+        help="number of objects of this kind that are reconciled concurrently; may be repeated "
+        "(default: TrainJob=5, 1 for other kinds)",
     )
     parser.add_argument(
         "--qps",
         type=float,
         metavar="N",
-        help="average requests per second to the API server; 0: no limit",
+        help="average requests per second to the API server; 0: no limit (default: "
+        f"{DEFAULT.client_connection.qps:g})",
     )
     parser.add_argument(
-        "--burst", type=int, metavar="N", help="requests that may be sent at once if --qps is set"
+        "--burst",
+        type=int,
+        metavar="N",
+        help="requests that may be sent at once if --qps is set (default: "
+        f"{DEFAULT.client_connection.burst})",
     )
 
 

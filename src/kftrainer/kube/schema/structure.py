@@ -53,9 +53,8 @@ def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator
     if kind is not None:
         words, fits = _TYPES[kind]
         if not fits(value):
-            # In YAML, 3, yes and 1e3 without quotes are not strings.
-            hint = ": put it in quotes" if kind == "string" and _is_scalar(value) else ""
-            yield FieldError(path, ErrorType.TYPE_INVALID, f"must be {words}{hint}", value)
+            detail = f"must be {words}{_hint(value, kind, schema)}"
+            yield FieldError(path, ErrorType.TYPE_INVALID, detail, value)
             return
     yield from bound_errors(value, schema, path)
     if isinstance(value, Mapping):
@@ -66,6 +65,20 @@ def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator
     choices = schema.get("anyOf")
     if choices and all(any(schema_errors(value, choice)) for choice in choices):
         yield invalid(path, value, "must match one of the alternatives (anyOf) in its schema")
+
+
+def _hint(value: Any, kind: str, schema: Schema) -> str:
+    """Return how to correct common mistakes, or nothing."""
+    match kind:
+        case "string" if _is_scalar(value):  # in YAML, 3, yes and 1e3 without quotes
+            return ": put it in quotes"
+        case "array" if isinstance(value, Mapping) and "x-kubernetes-list-map-keys" in schema:
+            key = schema["x-kubernetes-list-map-keys"][0]
+            return f": write each entry as an item, such as - {key}: …"
+        case "array" if isinstance(value, str | int | float):
+            return ": write each item on a line of its own, after a dash"
+        case _:
+            return ""
 
 
 def below(path: str, field: str) -> str:

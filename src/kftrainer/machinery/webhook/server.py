@@ -374,10 +374,10 @@ def _response(response: HttpResponse, *, is_last: bool) -> web.Response:
 def _in_words(address: str, error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"another program listens on {address}."
+            return f"another program listens on {address}"
         case errno.EACCES:
-            return f"listening on {address} is not permitted; ports below 1024 are for root."
+            return f"listening on {address} is not permitted; ports below 1024 are for root"
         case errno.EADDRNOTAVAIL:
-            return f"this machine does not have the address {address}."
+            return f"this machine does not have the address {address}"
         case _:
-            return f"{address}: {error.strerror or error}."
+            return f"{address}: {error.strerror or error}"

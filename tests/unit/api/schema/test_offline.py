@@ -26,7 +26,9 @@ def test_all_errors_of_the_server_are_returned() -> None:
     found = stored(train_job(trainer={"imagee": "x", "args": "y"}))
     assert found.document["spec"]["trainer"] == {"args": "y"}
     assert found.unknown == ["spec.trainer.imagee"]
-    assert [str(problem) for problem in found.problems] == ["spec.trainer.args: must be a list"]
+    assert [str(problem) for problem in found.problems] == [
+        "spec.trainer.args: must be a list: write each item on a line of its own, after a dash"
+    ]
 
 
 def test_definitions_are_read_once() -> None:

@@ -215,7 +215,7 @@ def test_taken_port_is_reported_in_one_line_first(run: Run, tmp_path: Path) -> N
         code, output = run("--kubeconfig", "F/closed", *flags)
     assert code == 1
     assert output == (
-        f"kftrainer manager: probes cannot listen: another program listens on {address}.\n"
+        f"kftrainer manager: probes cannot listen: another program listens on {address}\n"
     ), "it has not sent a request to the API server"
 
 

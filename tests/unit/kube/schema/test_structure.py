@@ -17,6 +17,12 @@ SCHEMA = {
             "properties": {
                 "name": TEXT,
                 "list": {"type": "array", "items": {"type": "object", "properties": {"a": TEXT}}},
+                "named": {
+                    "type": "array",
+                    "items": {"type": "object"},
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["key"],
+                },
                 "map": {"type": "object", "additionalProperties": TEXT},
                 "number": {"type": "integer"},
                 "float": {"type": "number"},
@@ -67,8 +73,16 @@ def test_unknown_fields_are_pruned_and_reported() -> None:
         ({"name": 1}, "spec.name: must be a string: put it in quotes"),
         ({"name": None}, "spec.name: must be a string"),
         ({}, "spec.name: is required"),
-        ({"name": "n", "list": "x"}, "spec.list: must be a list"),
+        (
+            {"name": "n", "list": "x"},
+            "spec.list: must be a list: write each item on a line of its own, after a dash",
+        ),
         ({"name": "n", "list": {}}, "spec.list: must be a list"),
+        ({"name": "n", "list": None}, "spec.list: must be a list"),
+        (
+            {"name": "n", "named": {"a": "1"}},
+            "spec.named: must be a list: write each entry as an item, such as - key: …",
+        ),
         ({"name": "n", "list": ["x"]}, "spec.list[0]: must be an object"),
         (
             {"name": "n", "list": [{}, {"a": 1}]},

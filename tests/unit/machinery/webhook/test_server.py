@@ -49,7 +49,7 @@ async def test_taken_port_is_reported_in_one_sentence() -> None:
         server = WebServer("probes", address, echo)
         with pytest.raises(BindError) as raised:
             await server.run(lambda: None, asyncio.Event())
-    assert str(raised.value) == f"probes cannot listen: another program listens on {address}."
+    assert str(raised.value) == f"probes cannot listen: another program listens on {address}"
 
 
 @pytest.mark.parametrize("port", ["65536", "99999", "1" * 5000])
