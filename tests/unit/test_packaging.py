@@ -19,7 +19,7 @@ def test_wheel_built_from_the_source_distribution_contains_the_data(tmp_path: Pa
     assert {
         "kftrainer/api/crds/trainjobs.trainer.kubeflow.org.yaml",
         "kftrainer/kube/objects/pod_template_merge_keys.json",
-        "kftrainer/devcluster/artifacts/gomodules/kubernetes/go.sum",
+        "kftrainer/devcluster/artifacts/gomodules/controlplane/go.sum",
         "kftrainer/devcluster/artifacts/go-toolchain.lock",
         "kftrainer/py.typed",
     } <= names

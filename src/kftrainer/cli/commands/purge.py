@@ -44,21 +44,12 @@ REPORT_EVERY = 10.0  # seconds, if nothing has changed
 CONCURRENCY = 20  # concurrent deletions
 NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete"
 DESCRIPTION = """\
-<<<<<<< HEAD
 Delete all TrainJobs with their objects and wait until they are gone. Then delete the
 TrainingRuntimes and ClusterTrainingRuntimes, and wait for these. Finally, delete the
 ControllerRevisions with the contents of runtimes. The manager must run meanwhile: it removes the
 finalizers of runtimes that were in use. The command does not wait for runtimes that a
 manager with --runtimes re-creates; they are deleted with the CRDs. With --namespace,
 ClusterTrainingRuntimes are not deleted unless --cluster-runtimes is given.
-=======
-Delete all TrainJobs with their objects, wait until they are gone, then do the same with
-TrainingRuntimes and ClusterTrainingRuntimes. The revisions of runtimes (ControllerRevisions) are
-deleted, too. A manager must be running, because it removes the finalizers of runtimes that were in
-use. The command does not wait for runtimes that a manager with --runtimes re-creates; they
-disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are deleted only if
---cluster-runtimes is set.
->>>>>>> docs-run
 
 With --release-runtimes, nothing is deleted. The finalizer is removed from runtimes that no TrainJob
 refers to, so that these runtimes and their namespaces can be deleted although no manager watches

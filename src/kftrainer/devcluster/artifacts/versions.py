@@ -1,8 +1,9 @@
 """Versions of the components of a control plane, and their sources: pinned Go modules.
 
-The modules from which binaries are built are in `gomodules/`, one go.mod and go.sum per project, so
-that their dependencies are independent. From other modules only manifests are read; these are
-pinned here by checksum.
+The modules from which binaries are built are in `gomodules/`. The components of the control plane
+have one go.mod in common, so that each package that they share is compiled once. Other programs
+have their own, so that their dependencies are independent. From other modules only manifests are
+read; these are pinned here by checksum.
 """
 
 from dataclasses import dataclass
@@ -33,10 +34,7 @@ class Project:
         return GO_MODULES / self.name
 
 
-ETCD_PROJECT = Project("etcd", disk_needed=GIB)
-KUBERNETES_PROJECT = Project("kubernetes", disk_needed=4 * GIB)
-JOBSET_PROJECT = Project("jobset", disk_needed=2 * GIB)
-KWOK_PROJECT = Project("kwok", disk_needed=2 * GIB)
+CONTROL_PLANE_PROJECT = Project("controlplane", disk_needed=5 * GIB)
 KUEUE_PROJECT = Project("kueue", disk_needed=3 * GIB)
 HELM_PROJECT = Project("helm", disk_needed=2 * GIB)
 PROMETHEUS_PROJECT = Project("prometheus", disk_needed=2 * GIB)
@@ -56,16 +54,16 @@ class Binary:
 
 def _kubernetes(name: str) -> Binary:
     package = f"k8s.io/kubernetes/cmd/{name}"
-    return Binary(name, KUBERNETES_VERSION, KUBERNETES_PROJECT, package, KUBERNETES_LDFLAGS)
+    return Binary(name, KUBERNETES_VERSION, CONTROL_PLANE_PROJECT, package, KUBERNETES_LDFLAGS)
 
 
-ETCD = Binary("etcd", "v3.6.8", ETCD_PROJECT, "go.etcd.io/etcd/server/v3")
+ETCD = Binary("etcd", "v3.6.8", CONTROL_PLANE_PROJECT, "go.etcd.io/etcd/server/v3")
 APISERVER = _kubernetes("kube-apiserver")
 CONTROLLER_MANAGER = _kubernetes("kube-controller-manager")
 SCHEDULER = _kubernetes("kube-scheduler")
 KUBECTL = _kubernetes("kubectl")
-JOBSET = Binary("jobset", "v0.12.0", JOBSET_PROJECT, "sigs.k8s.io/jobset")
-KWOK = Binary("kwok", "v0.8.0", KWOK_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
+JOBSET = Binary("jobset", "v0.12.0", CONTROL_PLANE_PROJECT, "sigs.k8s.io/jobset")
+KWOK = Binary("kwok", "v0.8.0", CONTROL_PLANE_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
 
 # Started only where tests need it: `make test` builds nothing of it.
 KUEUE = Binary(

@@ -7,7 +7,7 @@ import pytest
 from kftrainer.devcluster.artifacts.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
 from kftrainer.devcluster.artifacts.versions import (
     BINARIES,
-    KUBERNETES_PROJECT,
+    CONTROL_PLANE_PROJECT,
     KUBERNETES_VERSION,
     KUEUE,
     Binary,
@@ -36,7 +36,7 @@ def test_our_toolchain_is_new_enough_for_every_go_mod(binary: Binary) -> None:
 
 
 def test_every_staging_module_is_replaced_by_the_release_of_the_same_day() -> None:
-    text = (KUBERNETES_PROJECT.folder / "go.mod").read_text()
+    text = (CONTROL_PLANE_PROJECT.folder / "go.mod").read_text()
     replaced = re.findall(r"^\s*(k8s\.io/\S+) => (\S+) (v\S+)", text, re.MULTILINE)
     assert len(replaced) == 31
     assert {(old == new, version) for old, new, version in replaced} == {
