@@ -68,7 +68,7 @@ class Load:
 class Answers:
     """How a server did."""
 
-    asked: int
+    requests: int
     per_second: float
     allowed: float
     p50: float
@@ -83,7 +83,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Server:
-    """What is asked, a process of its own."""
+    """The server under test, a process of its own."""
 
     port: int
     pid: int
@@ -209,8 +209,8 @@ class AdmissionBench:
         with log.open("w") as file:
             process = await asyncio.create_subprocess_exec(*argv, stderr=file)
         try:
-            async with ApiClient(f"http://{metrics}", None) as asked:
-                manager = ManagerUnderTest(process, log, asked)
+            async with ApiClient(f"http://{metrics}", None) as metrics_api:
+                manager = ManagerUnderTest(process, log, metrics_api)
                 await manager.started_at()
                 await until(_listens(WEBHOOK_PORT), within=30, what="the webhook listening")
                 yield manager, Server(WEBHOOK_PORT, process.pid)
@@ -229,7 +229,7 @@ class AdmissionBench:
         finally:
             await _end(process)
 
-    async def asked(self, server: Server, path: str = VALIDATING) -> Answers:
+    async def measure(self, server: Server, path: str = VALIDATING) -> Answers:
         """How this server does, with the bodies of a webhook."""
         used = server.cpu()
         process = await asyncio.create_subprocess_exec(
@@ -241,7 +241,7 @@ class AdmissionBench:
         )
         output, _ = await process.communicate()
         parsed = json.loads(output)
-        return Answers(**parsed, cpu=(server.cpu() - used) / parsed["asked"])
+        return Answers(**parsed, cpu=(server.cpu() - used) / parsed["requests"])
 
     @asynccontextmanager
     async def burst(self, manager: ManagerUnderTest, namespace: str) -> AsyncIterator[None]:
@@ -331,10 +331,10 @@ async def measure(measured: AdmissionBench, namespace: str) -> None:
     async with measured.manager(namespace) as (manager, webhook), measured.echo() as echo:
         for number in range(1, ROUNDS + 1):
             note(f"webhook and echo, all quiet: {number} of {ROUNDS}")
-            quiet.append(await measured.asked(webhook))
-            quiet_echo.append(await measured.asked(echo))
-            mutating.append(await measured.asked(webhook, MUTATING))
-            mutating_echo.append(await measured.asked(echo, MUTATING))
+            quiet.append(await measured.measure(webhook))
+            quiet_echo.append(await measured.measure(echo))
+            mutating.append(await measured.measure(webhook, MUTATING))
+            mutating_echo.append(await measured.measure(echo, MUTATING))
         if min(quiet[0].allowed, mutating[0].allowed) < 1:
             raise RuntimeError(
                 f"only {quiet[0].allowed:.0%} were allowed: these bodies are no good"
@@ -343,8 +343,8 @@ async def measure(measured: AdmissionBench, namespace: str) -> None:
         for number in range(1, ROUNDS + 1):
             note(f"webhook and echo, in a burst of TrainJobs: {number} of {ROUNDS}")
             async with measured.burst(manager, namespace):
-                busy.append(await measured.asked(webhook))
-                busy_echo.append(await measured.asked(echo))
+                busy.append(await measured.measure(webhook))
+                busy_echo.append(await measured.measure(echo))
         reconciles = (await manager.reconciles() - done) / (time.perf_counter() - began)
     compared("(a) reviews, all quiet", quiet, quiet_echo)
     cpu_of_each(quiet, quiet_echo)

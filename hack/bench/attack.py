@@ -587,7 +587,7 @@ async def bench(plan: Plan) -> bool:
                     for task in watches:
                         task.cancel()
                 peak = manager.memory().peak
-    return _judged(Findings(found, lease.history, peak, chart_limit()))
+    return _report_findings(Findings(found, lease.history, peak, chart_limit()))
 
 
 async def _phases(measured: AttackBench, manager: WholeManager, plan: Plan) -> Mapping[str, Phase]:
@@ -601,7 +601,7 @@ async def _phases(measured: AttackBench, manager: WholeManager, plan: Plan) -> M
     return {QUIET: quiet, ATTACK: attacked, CONTROL: control}
 
 
-def _judged(found: Findings) -> bool:
+def _report_findings(found: Findings) -> bool:
     """Print everything; return whether nothing is wrong."""
     for size in SIZES:
         by_kind = {kind: each.latencies[size] for kind, each in found.phases.items()}
@@ -610,19 +610,19 @@ def _judged(found: Findings) -> bool:
             row(f"create to JobSet, {size}, {kind}", value, str(latencies))
         for one, other in ((ATTACK, CONTROL), (ATTACK, QUIET), (CONTROL, QUIET)):
             ratios = [by_kind[one].at(each) / by_kind[other].at(each) for each in SHARES]
-            remark = f"p50; p90 {ratios[1]:.2f} x, p99 {ratios[2]:.2f} x"
-            row(f"    {one} / {other}", f"{ratios[0]:.2f} x", remark)
+            detail = f"p50; p90 {ratios[1]:.2f} x, p99 {ratios[2]:.2f} x"
+            row(f"    {one} / {other}", f"{ratios[0]:.2f} x", detail)
     for kind, phase in found.phases.items():
         waits = [1e3 * share_of(phase.waits, each) for each in (0.5, 0.99, 1.0)]
         late = f"p99; {phase.late} times more than {1e3 * LONGEST_WAIT:.0f} ms"
         row(f"delay of the event loop, {kind}", f"{1e3 * phase.lag:.0f} ms", late)
-        remark = f"p99; p50 {waits[0]:.0f}, longest {waits[2]:.0f}; {phase.failed_probes} failed"
-        row(f"probes, {kind}", f"{waits[1]:.0f} ms", remark)
+        detail = f"p99; p50 {waits[0]:.0f}, longest {waits[2]:.0f}; {phase.failed_probes} failed"
+        row(f"probes, {kind}", f"{waits[1]:.0f} ms", detail)
     lease = found.lease
-    remark = f"{lease.transitions} transitions, longest renewal {lease.longest:.1f} s"
-    row("lease: holders", f"{len(lease.holders)}", remark)
-    remark = f"of {found.limit / MIB:,.0f} MiB in the chart"
-    row("peak memory of the manager", f"{found.peak / MIB:,.0f} MiB", remark)
+    detail = f"{lease.transitions} transitions, longest renewal {lease.longest:.1f} s"
+    row("lease: holders", f"{len(lease.holders)}", detail)
+    detail = f"of {found.limit / MIB:,.0f} MiB in the chart"
+    row("peak memory of the manager", f"{found.peak / MIB:,.0f} MiB", detail)
     problems = [*found.problems()]
     for each in problems:
         print(f"!: {each}", file=sys.stderr)

@@ -48,11 +48,11 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
 NOT_STORED = ("selfsubjectaccessreviews", "subjectaccessreviews", "tokenreviews")
 FEW = 100
-POKES = 1_000
-TIMES = 5  # that they are poked; one time tells little on a noisy machine
+UPDATES = 1_000
+TIMES = 5  # updates of each TrainJob; a single run is too noisy
 ROUNDS = 3
 WITHIN = 1_800.0
-LOOK_EVERY = 0.1
+POLL_INTERVAL = 0.1
 MIB = 2**20
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
@@ -148,7 +148,7 @@ class ManagerUnderTest:
         [at] = await self._logged("manager_started", 1)
         return at
 
-    async def made(self, job_sets: int) -> float:
+    async def wait_until_created(self, job_sets: int) -> float:
         """The time at which it had created `job_sets` JobSets, from its log, without requests."""
         return (await self._logged("object_created", job_sets))[-1]
 
@@ -162,7 +162,9 @@ class ManagerUnderTest:
             lines = [line for line in self._log.read_text().splitlines() if mark in line]
             return lines if len(lines) >= count else None
 
-        lines = await until(there, within=WITHIN, what=f"{count} times {event}", every=LOOK_EVERY)
+        lines = await until(
+            there, within=WITHIN, what=f"{count} times {event}", every=POLL_INTERVAL
+        )
         return [_seconds(json.loads(line)["timestamp"]) for line in lines]
 
     async def settled(self, reconciles: int) -> None:
@@ -171,7 +173,7 @@ class ManagerUnderTest:
         async def done() -> bool:
             return await self.reconciles() >= reconciles and await self.is_idle()
 
-        await until(done, within=WITHIN, what=f"{reconciles} reconciles", every=LOOK_EVERY)
+        await until(done, within=WITHIN, what=f"{reconciles} reconciles", every=POLL_INTERVAL)
 
 
 def _seconds(timestamp: str) -> float:
@@ -234,7 +236,7 @@ class Bench:
         page = await self.api.request("GET", path, query={"limit": "1"})
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
-    async def job_sets_there(self, namespace: str, count: int) -> None:
+    async def wait_for_jobsets(self, namespace: str, count: int) -> None:
         """Wait for this number of JobSets."""
 
         async def there() -> bool:
@@ -243,12 +245,14 @@ class Bench:
         await until(there, within=WITHIN, what=f"{count} JobSets", every=1.0)
 
     async def all_job_sets(self, namespace: str) -> list[dict[str, Any]]:
-        """The JobSets that a manager has made, as it applied them."""
+        """The JobSets that a manager has created, as it applied them."""
         return [
             bare(each) for each in (await self.client.list(JOB_SETS, namespace=namespace)).items
         ]
 
-    async def say(self, namespace: str, count: int, status: Mapping[str, Any]) -> None:
+    async def set_jobset_statuses(
+        self, namespace: str, count: int, status: Mapping[str, Any]
+    ) -> None:
         """Play the JobSet controller: give all JobSets this status."""
 
         async def patch(number: int) -> None:
@@ -280,7 +284,7 @@ def bare(manifest: Manifest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Burst:
-    """How long it took, and what CPU: of whoever made the JobSets, and of the servers."""
+    """Time and CPU used, by the creator of the JobSets and by the servers."""
 
     seconds: float
     cpu: float
@@ -310,9 +314,9 @@ async def backlog(bench: Bench, count: int) -> tuple[Burst, Burst]:
     async with bench.manager(namespace) as manager:
         began = await manager.started_at()
         used, theirs = manager.cpu(), bench.servers_cpu()
-        seconds = await manager.made(count) - began
+        seconds = await manager.wait_until_created(count) - began
         ours = Burst(seconds, manager.cpu() - used, bench.servers_cpu() - theirs)
-        await bench.job_sets_there(namespace, count)
+        await bench.wait_for_jobsets(namespace, count)
     job_sets = await bench.all_job_sets(namespace)
     return ours, await raw(bench, job_sets, with_jobs=False)
 
@@ -325,9 +329,9 @@ async def live(bench: Bench, count: int) -> tuple[Burst, Burst]:
         used, theirs = manager.cpu(), bench.servers_cpu()
         began = time.time()  # noqa: TID251
         await bench.create_jobs(namespace, count)
-        seconds = await manager.made(count) - began
+        seconds = await manager.wait_until_created(count) - began
         ours = Burst(seconds, manager.cpu() - used, bench.servers_cpu() - theirs)
-        await bench.job_sets_there(namespace, count)
+        await bench.wait_for_jobsets(namespace, count)
     job_sets = await bench.all_job_sets(namespace)
     return ours, await raw(bench, job_sets, with_jobs=True)
 
@@ -376,12 +380,14 @@ ENDED = {
 }
 
 
-async def have(bench: Bench, namespace: str, count: int, is_so: Callable[[Manifest], bool]) -> None:
+async def have(
+    bench: Bench, namespace: str, count: int, matches: Callable[[Manifest], bool]
+) -> None:
     """Wait until this number of TrainJobs satisfies the condition."""
 
     async def so() -> bool:
         jobs = (await bench.client.list(TRAIN_JOBS, namespace=namespace)).items
-        return sum(map(is_so, jobs)) >= count
+        return sum(map(matches, jobs)) >= count
 
     await until(so, within=WITHIN, what="the TrainJobs following", every=0.5)
 
@@ -397,7 +403,7 @@ def is_complete(job: Manifest) -> bool:
     return any(each["type"] == "Complete" for each in conditions)
 
 
-async def lives(bench: Bench, count: int) -> None:
+async def run_lifecycles(bench: Bench, count: int) -> None:
     """(b) what a TrainJob costs the API server from its creation to its end."""
     note(f"lives of {count:,} TrainJobs")
     namespace = await bench.namespace()
@@ -405,13 +411,13 @@ async def lives(bench: Bench, count: int) -> None:
         await manager.started_at()
         before = await bench.requests.count()
         await bench.create_jobs(namespace, count)
-        await bench.job_sets_there(namespace, count)
+        await bench.wait_for_jobsets(namespace, count)
         for status, followed in ((RUNNING, None), (READY, is_active), (ENDED, is_complete)):
-            await bench.say(namespace, count, status)
+            await bench.set_jobset_statuses(namespace, count, status)
             if followed is not None:
                 await have(bench, namespace, count, followed)
         await manager.settled(count)
-        asked = await bench.requests.count() - before
+        requests = await bench.requests.count() - before
     ours = {
         ("POST", "trainjobs"),
         ("PATCH", "jobsets/status"),
@@ -420,7 +426,7 @@ async def lives(bench: Bench, count: int) -> None:
         ("POST", "namespaces"),
     }
     row("(b) requests per TrainJob, from creation to Complete", "", "by the server's own count")
-    for (verb, what), number in sorted(asked.items()):
+    for (verb, what), number in sorted(requests.items()):
         if (verb, what) not in ours and number >= count / 100:
             row(f"    {verb} {what}", f"{number / count:.2f}")
 
@@ -429,23 +435,23 @@ async def cost(bench: Bench, manager: ManagerUnderTest, namespace: str, jobs: in
     """Seconds of CPU to process a change to a settled TrainJob that requires no write."""
     mark = time.time()  # noqa: TID251
 
-    async def poke(number: int) -> None:
+    async def update_one(number: int) -> None:
         key = ObjectKey(namespace, f"job-{number % jobs}")
         annotations = {"example.com/poke": f"{mark}-{number}"}
         patch = {"metadata": {"annotations": annotations}}
         await bench.client.merge_patch(TRAIN_JOBS, key, patch)
 
     done, used = await manager.reconciles(), manager.cpu()
-    await in_flight(POKES, poke)
-    await manager.settled(done + POKES // 2)
+    await in_flight(UPDATES, update_one)
+    await manager.settled(done + UPDATES // 2)
     return (manager.cpu() - used) / (await manager.reconciles() - done)
 
 
 async def settle(bench: Bench, namespace: str, first: int, count: int) -> None:
     """Create TrainJobs and let them run; the manager has nothing more to do then."""
     await bench.create_jobs(namespace, count - first, first)
-    await bench.job_sets_there(namespace, count)
-    await bench.say(namespace, count, READY)
+    await bench.wait_for_jobsets(namespace, count)
+    await bench.set_jobset_statuses(namespace, count, READY)
     await have(bench, namespace, count, is_active)
 
 
@@ -485,10 +491,10 @@ async def restart(bench: Bench, namespace: str, count: int, empty: float) -> Non
         await manager.settled(count)
         seconds = time.time() - began  # noqa: TID251
         rss, cpu = manager.rss(), manager.cpu()
-    asked = await bench.requests.count() - before
+    requests = await bench.requests.count() - before
     writes = {
         (verb, resource): number
-        for (verb, resource), number in asked.items()
+        for (verb, resource), number in requests.items()
         if verb in WRITES and resource not in NOT_STORED
     }
     each = (rss - empty) / count
@@ -516,7 +522,7 @@ async def bench(burst: int, jobs: int, concurrency: int) -> None:
             measured = Bench(plane, api, client, Requests(api), concurrency)
             row("TrainJobs reconciled at once", f"{concurrency}")
             await bursts(measured, burst)
-            await lives(measured, burst)
+            await run_lifecycles(measured, burst)
             await settled(measured, jobs)
 
 

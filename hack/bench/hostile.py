@@ -355,11 +355,11 @@ def admitted(body: bytes, validator: Validator) -> str:
         request = decoded(body)
     except MalformedReviewError:
         return TOO_LARGE
-    verdict = LOOP.run_until_complete(validator(request))
-    encoded(request.uid, verdict)
-    if Rule.TOO_LARGE in verdict.rules:
+    response = LOOP.run_until_complete(validator(request))
+    encoded(request.uid, response)
+    if Rule.TOO_LARGE in response.rules:
         return TOO_LARGE
-    return "admitted" if verdict.allowed else "rejected"
+    return "admitted" if response.allowed else "rejected"
 
 
 def admission(objects: Objects) -> Callable[[], str]:

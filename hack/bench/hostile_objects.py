@@ -127,12 +127,12 @@ def objects_of(attack: Attack, *, turn: int = 0) -> Objects:
     What is remembered about the quantities of one turn is of no use in the next.
     """
     start = TURN * (turn % 8 + 1)
-    maker = _Maker(attack, start)
-    new = maker.train_job()
-    before = maker.runtime()
+    builder = _ObjectBuilder(attack, start)
+    new = builder.train_job()
+    before = builder.runtime()
     before["spec"]["template"]["spec"]["suspend"] = True
     old = _old(attack, start) if attack.update else None
-    return Objects(maker.runtime(), before, old, new, _job_set(attack))
+    return Objects(builder.runtime(), before, old, new, _job_set(attack))
 
 
 def excess_in(objects: Objects) -> str | None:
@@ -145,7 +145,7 @@ def excess_in(objects: Objects) -> str | None:
 def _old(attack: Attack, start: int) -> Object:
     """The TrainJob before the update."""
     start = 9 * TURN if attack.update == 2 else start  # noqa: PLR2004
-    old = _Maker(attack, start).train_job()
+    old = _ObjectBuilder(attack, start).train_job()
     if attack.update == 4:  # noqa: PLR2004
         old["metadata"]["labels"] = {"before": "x"}
         return old
@@ -213,7 +213,10 @@ def _runtimes(attack: Attack) -> Sequence[Manifest]:
 
 def _train_jobs(attack: Attack) -> Sequence[Manifest]:
     """The TrainJob after an update, and before."""
-    return [_Maker(attack, TURN).train_job(), *([_old(attack, TURN)] if attack.update else ())]
+    return [
+        _ObjectBuilder(attack, TURN).train_job(),
+        *([_old(attack, TURN)] if attack.update else ()),
+    ]
 
 
 def _capped(attack: Attack) -> Attack:
@@ -302,7 +305,7 @@ def _pods_in_job(pods: Object) -> Object:
     return {"metadata": pods["metadata"], "spec": {"template": pods}}
 
 
-class _Maker:
+class _ObjectBuilder:
     """Builds one set of objects: numbers in it are all different."""
 
     def __init__(self, attack: Attack, start: int) -> None:

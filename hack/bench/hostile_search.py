@@ -8,7 +8,7 @@ from random import Random
 from bench.hostile_objects import CHOICES, IN_JOB, IN_RUNTIME, Attack, within_limits
 
 POPULATION = 16
-FINALISTS = 5
+MEASURED_AGAIN = 5
 AT_LEAST_ONE = ("jobs", "containers", "nodes", "targets")
 NAMES = tuple(field.name for field in fields(Attack))
 
@@ -33,8 +33,8 @@ def searched(
         if cost > population[0][0]:
             cost = min(cost, measure(child, 2))  # a busy machine is not an attack
             population.append((cost, child))
-    finalists = sorted(population, key=_cost)[-FINALISTS:]
-    return max(finalists, key=lambda each: measure(each[1], 5))[1], len(seen)
+    selected = sorted(population, key=_cost)[-MEASURED_AGAIN:]
+    return max(selected, key=lambda each: measure(each[1], 5))[1], len(seen)
 
 
 def _cost(one: tuple[float, Attack]) -> float:

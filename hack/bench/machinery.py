@@ -40,9 +40,9 @@ IN_FLIGHT = 16
 QUEUE_ITEMS = 100_000
 
 
-def row(what: str, value: str, remark: str = "") -> None:
+def row(what: str, value: str, note: str = "") -> None:
     """One line of the result."""
-    print(f"{what:<52} {value:>18}  {remark}".rstrip(), flush=True)
+    print(f"{what:<52} {value:>18}  {note}".rstrip(), flush=True)
 
 
 async def in_flight(count: int, work: Callable[[int], Awaitable[object]]) -> float:
@@ -86,7 +86,7 @@ class Outcome:
     follow_cpu: float
 
 
-async def _told(process: asyncio.subprocess.Process) -> dict[str, float]:
+async def _read_report(process: asyncio.subprocess.Process) -> dict[str, float]:
     """The next report of a candidate; what else it prints, such as logs, is passed over."""
     assert process.stdout is not None  # noqa: S101
     async for line in process.stdout:
@@ -113,9 +113,9 @@ async def candidate(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    synced = await _told(process)
+    synced = await _read_report(process)
     await change()
-    followed = await _told(process)
+    followed = await _read_report(process)
     await process.wait()
     return Outcome(
         objects,

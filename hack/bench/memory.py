@@ -153,14 +153,14 @@ def fill_store(what: str, count: int) -> object:
     resource, size, where = ROWS[what]
     indexes: dict[str, Callable[..., Any]] = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else {}
     reduction = reduction_of(resource, is_owned=True)
-    maker: CachedObjectFactory[Any] = CachedObjectFactory(
+    factory: CachedObjectFactory[Any] = CachedObjectFactory(
         resource, None, indexes, reduction=reduction
     )
     store: Store[Any] = Store(indexes)
     for number in range(count):
         # As it comes from the API server: nothing of it is shared with other objects.
         read = orjson.loads(orjson.dumps(padded(resource, number, size, where)))
-        store.upsert(maker.make(read))
+        store.upsert(factory.create(read))
     return store
 
 
@@ -335,7 +335,7 @@ class MemoryBench:
         async with whole_manager(self._plane) as manager:
             empty = manager.memory()
             row("manager without objects", f"{empty.now / MIB:,.0f} MiB", _peak(empty))
-            await self._look(manager)
+            await self._sample(manager)
         for whole, largest in numbers:
             async with whole_manager(self._plane) as manager:
                 await self._settled(manager)
@@ -349,11 +349,11 @@ class MemoryBench:
             what = f"manager, {point.whole:,} TrainJobs held whole"
             if point.largest:
                 what += f", {point.largest:,} at the limit"
-            remark = (
+            detail = (
                 f"{_peak(live)}; restarted {restarted.now / MIB:,.0f}, {_peak(restarted)}; "
                 f"in caches {cached / MIB:,.1f}"
             )
-            row(what, f"{live.now / MIB:,.0f} MiB", remark)
+            row(what, f"{live.now / MIB:,.0f} MiB", detail)
         return found
 
     async def _grow(self, manager: WholeManager, whole: int, largest: int) -> Memory:
@@ -395,7 +395,7 @@ class MemoryBench:
             f"whole-{number}", self._namespace(number), ["x" * args], LARGE - SLACK - job - args
         )
 
-    async def _look(self, manager: WholeManager) -> None:
+    async def _sample(self, manager: WholeManager) -> None:
         """Create one TrainJob, to see how large its JobSet and its status are."""
         length = 1_000
         key = ObjectKey(self._namespace(0), "whole-0")
@@ -459,7 +459,7 @@ async def _namespaces(plane: ControlPlane, api: ApiClient) -> list[str]:
     return [await plane.create_namespace(api, "bench-") for _ in range(NAMESPACES)]
 
 
-def judge(found: Estimate, limit: int) -> bool:
+def report_estimate(found: Estimate, limit: int) -> bool:
     """Print the estimate; return whether it fits in the limit."""
     parts_ = (
         f"{found.measured / MIB:,.0f} measured + {found.missing:,} x {found.each / KIB:.1f} KiB"
@@ -489,7 +489,7 @@ def main() -> int:
     # With fewer, the allocator's reserves would count as memory of the TrainJobs.
     points = asyncio.run(measure_manager([(whole * 5 // 11, 0), (whole, 0), (whole, largest)]))
     held = bytes_of_each(arguments.objects)
-    return int(not judge(estimate(points, held), chart_limit()))
+    return int(not report_estimate(estimate(points, held), chart_limit()))
 
 
 if __name__ == "__main__":

@@ -90,12 +90,12 @@ async def whole_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[Whole
         process = await asyncio.create_subprocess_exec(*argv, stderr=file)
     try:
         async with (
-            ApiClient(f"http://{metrics}", None) as asked,
+            ApiClient(f"http://{metrics}", None) as metrics_api,
             ApiClient(f"http://{probes}", None) as health,
         ):
-            observed = ManagerUnderTest(process, log, asked)
+            observed = ManagerUnderTest(process, log, metrics_api)
             await observed.started_at()
-            yield WholeManager(process, observed, asked, health)
+            yield WholeManager(process, observed, metrics_api, health)
     finally:
         if process.returncode is None:
             process.terminate()

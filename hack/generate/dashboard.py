@@ -3,18 +3,18 @@
 from generate.grafana import Json, Panel, Query, Row, Variable, dashboard
 
 UID = "kftrainer"
-US = 'job="$job"'
+JOB = 'job="$job"'
 # Only the leader exports TrainJob metrics; during a change of leader both replicas may.
-THEIRS = f'{US},namespace=~"$namespace"'
+JOB_NS = f'{JOB},namespace=~"$namespace"'
 ONCE = "max by (namespace, runtime, state)"
 NOT_ENDED = 'state!~"Complete|Failed"'
 # The counter appears with the first denial by a rule, which a rate would miss.
-DENIALS = f"kftrainer_admission_denials_total{{{US}}}"
+DENIALS = f"kftrainer_admission_denials_total{{{JOB}}}"
 DURATION = "kftrainer_trainjob_duration_seconds"
 ENDED = f"{DURATION}_count"
 COMPLETE = 'result="Complete"'
 RATE = "$__rate_interval"
-LATELY = "30m"  # TrainJobs are few: a shorter time would often have none
+RECENT = "30m"  # TrainJobs are few: a shorter time would often have none
 STATES = {
     "Pending": "yellow",
     "Running": "blue",
@@ -30,8 +30,8 @@ VARIABLES = (
     Variable(
         "namespace",
         "Namespace",
-        f"label_values(kftrainer_trainjobs{{{US}}}, namespace)",
-        takes_many=True,
+        f"label_values(kftrainer_trainjobs{{{JOB}}}, namespace)",
+        is_multi_value=True,
     ),
 )
 
@@ -39,7 +39,7 @@ VARIABLES = (
 def quantile(share: float, metric: str, by: str = "", *, more: str = "", over: str = RATE) -> str:
     """Return a quantile of a histogram, for each value of a label if one is given."""
     labels = f"{by}, le" if by else "le"
-    selector = f"{US},{more}" if more else US
+    selector = f"{JOB},{more}" if more else JOB
     return (
         f"histogram_quantile({share:g}, "
         f"sum by ({labels}) (rate({metric}_bucket{{{selector}}}[{over}])))"
@@ -56,7 +56,7 @@ def quantiles(metric: str, *, more: str = "", over: str = RATE) -> tuple[Query, 
 
 def rates(metric: str, by: str, legend: str = "") -> Query:
     """Return the rate per second, for each value of a label."""
-    return Query(f"sum by ({by}) (rate({metric}{{{US}}}[{RATE}]))", legend or f"{{{{{by}}}}}")
+    return Query(f"sum by ({by}) (rate({metric}{{{JOB}}}[{RATE}]))", legend or f"{{{{{by}}}}}")
 
 
 AT_A_GLANCE = Row(
@@ -66,7 +66,7 @@ AT_A_GLANCE = Row(
             "TrainJobs",
             tuple(
                 Query(
-                    f'sum({ONCE} (kftrainer_trainjobs{{{THEIRS},state="{state}"}})) or vector(0)',
+                    f'sum({ONCE} (kftrainer_trainjobs{{{JOB_NS},state="{state}"}})) or vector(0)',
                     state,
                 )
                 for state in STATES
@@ -81,8 +81,8 @@ AT_A_GLANCE = Row(
             "Failed",
             (
                 Query(
-                    f'(sum(increase({ENDED}{{{US},result="Failed"}}[$__range])) or vector(0)) '
-                    f"/ (sum(increase({ENDED}{{{US}}}[$__range])) > 0)"
+                    f'(sum(increase({ENDED}{{{JOB},result="Failed"}}[$__range])) or vector(0)) '
+                    f"/ (sum(increase({ENDED}{{{JOB}}}[$__range])) > 0)"
                 ),
             ),
             display="stat",
@@ -95,8 +95,8 @@ AT_A_GLANCE = Row(
         Panel(
             "Replicas",
             (
-                Query(f"sum(up{{{US}}})", "up"),
-                Query(f"sum(min by (instance) (machinery_readiness_check{{{US}}}))", "ready"),
+                Query(f"sum(up{{{JOB}}})", "up"),
+                Query(f"sum(min by (instance) (machinery_readiness_check{{{JOB}}}))", "ready"),
             ),
             display="stat",
             width=3,
@@ -105,7 +105,7 @@ AT_A_GLANCE = Row(
         ),
         Panel(
             "Leaders",
-            (Query(f"sum(leader_election_master_status{{{US}}})"),),
+            (Query(f"sum(leader_election_master_status{{{JOB}}})"),),
             display="stat",
             width=3,
             height=4,
@@ -116,7 +116,7 @@ AT_A_GLANCE = Row(
             "Certificate",
             (
                 Query(
-                    f"min(machinery_certificate_expiry_timestamp_seconds{{{US}}} - time()) / 86400"
+                    f"min(machinery_certificate_expiry_timestamp_seconds{{{JOB}}} - time()) / 86400"
                 ),
             ),
             display="stat",
@@ -128,7 +128,7 @@ AT_A_GLANCE = Row(
         ),
         Panel(
             "Version",
-            (Query(f"max by (version) (kftrainer_build_info{{{US}}})", "{{version}}"),),
+            (Query(f"max by (version) (kftrainer_build_info{{{JOB}}})", "{{version}}"),),
             display="stat",
             width=3,
             height=4,
@@ -142,7 +142,7 @@ TRAINING = Row(
     (
         Panel(
             "TrainJobs by state",
-            (Query(f"sum by (state) ({ONCE} (kftrainer_trainjobs{{{THEIRS}}}))", "{{state}}"),),
+            (Query(f"sum by (state) ({ONCE} (kftrainer_trainjobs{{{JOB_NS}}}))", "{{state}}"),),
             style="area",
             colors=STATES,
         ),
@@ -150,7 +150,7 @@ TRAINING = Row(
             "Unfinished, by runtime",
             (
                 Query(
-                    f"sum by (runtime) ({ONCE} (kftrainer_trainjobs{{{THEIRS},{NOT_ENDED}}}))",
+                    f"sum by (runtime) ({ONCE} (kftrainer_trainjobs{{{JOB_NS},{NOT_ENDED}}}))",
                     "{{runtime}}",
                 ),
             ),
@@ -161,7 +161,7 @@ TRAINING = Row(
             (
                 Query(
                     "topk(10, sum by (namespace) "
-                    f"({ONCE} (kftrainer_trainjobs{{{THEIRS},{NOT_ENDED}}})))",
+                    f"({ONCE} (kftrainer_trainjobs{{{JOB_NS},{NOT_ENDED}}})))",
                     "{{namespace}}",
                 ),
             ),
@@ -170,7 +170,7 @@ TRAINING = Row(
         ),
         Panel(
             "Finished, by result",
-            (Query(f"sum by (result) (increase({ENDED}{{{US}}}[{RATE}]))", "{{result}}"),),
+            (Query(f"sum by (result) (increase({ENDED}{{{JOB}}}[{RATE}]))", "{{result}}"),),
             style="bars",
             colors=STATES,
         ),
@@ -178,7 +178,7 @@ TRAINING = Row(
             "Failed, by runtime",
             (
                 Query(
-                    f'sum by (runtime) (increase({ENDED}{{{US},result="Failed"}}[{LATELY}]))',
+                    f'sum by (runtime) (increase({ENDED}{{{JOB},result="Failed"}}[{RECENT}]))',
                     "{{runtime}}",
                 ),
             ),
@@ -189,33 +189,33 @@ TRAINING = Row(
             (
                 Query(
                     "time() - min by (state) "
-                    f"(kftrainer_trainjob_oldest_timestamp_seconds{{{THEIRS}}})",
+                    f"(kftrainer_trainjob_oldest_timestamp_seconds{{{JOB_NS}}})",
                     "{{state}}",
                 ),
             ),
             unit="s",
             colors=STATES,
-            description="Time since the TrainJob that has been in the state longest entered it.",
+            description="Longest time that an unfinished TrainJob has been in the state.",
         ),
         Panel(
             "From creation to JobSet",
-            quantiles("kftrainer_trainjob_jobset_creation_seconds", over=LATELY),
+            quantiles("kftrainer_trainjob_jobset_creation_seconds", over=RECENT),
             unit="s",
             description="TrainJobs of the last 30 minutes: the latency of kftrainer itself.",
         ),
         Panel(
             "From creation to the first pod running",
-            quantiles("kftrainer_trainjob_first_pod_running_seconds", over=LATELY),
+            quantiles("kftrainer_trainjob_first_pod_running_seconds", over=RECENT),
             unit="s",
             description="TrainJobs of the last 30 minutes; includes queueing and image pulls.",
         ),
         Panel(
             "From creation to Complete",
             (
-                *quantiles(DURATION, more=COMPLETE, over=LATELY),
+                *quantiles(DURATION, more=COMPLETE, over=RECENT),
                 Query(
-                    f"sum by (runtime) (rate({DURATION}_sum{{{US},{COMPLETE}}}[{LATELY}])) "
-                    f"/ sum by (runtime) (rate({DURATION}_count{{{US},{COMPLETE}}}[{LATELY}]))",
+                    f"sum by (runtime) (rate({DURATION}_sum{{{JOB},{COMPLETE}}}[{RECENT}])) "
+                    f"/ sum by (runtime) (rate({DURATION}_count{{{JOB},{COMPLETE}}}[{RECENT}]))",
                     "mean of {{runtime}}",
                 ),
             ),
@@ -236,7 +236,7 @@ OPERATOR = Row(
         Panel(
             "Failed reconciles",
             tuple(
-                Query(f"sum(increase(controller_runtime_{metric}{{{US}}}[{RATE}]))", legend)
+                Query(f"sum(increase(controller_runtime_{metric}{{{JOB}}}[{RATE}]))", legend)
                 for metric, legend in (
                     ("reconcile_errors_total", "errors"),
                     ("reconcile_panics_total", "of these, panics"),
@@ -248,7 +248,7 @@ OPERATOR = Row(
         ),
         Panel(
             "Queue depth",
-            (Query(f"sum by (controller) (workqueue_depth{{{US}}})", "{{controller}}"),),
+            (Query(f"sum by (controller) (workqueue_depth{{{JOB}}})", "{{controller}}"),),
         ),
         Panel(
             "Duration of reconciles",
@@ -284,16 +284,16 @@ OPERATOR = Row(
         ),
         Panel(
             "Objects in the cache",
-            (Query(f"max by (kind) (machinery_informer_objects{{{US}}})", "{{kind}}"),),
+            (Query(f"max by (kind) (machinery_informer_objects{{{JOB}}})", "{{kind}}"),),
         ),
         Panel(
             "Memory",
-            (Query(f"process_resident_memory_bytes{{{US}}}", "{{instance}}"),),
+            (Query(f"process_resident_memory_bytes{{{JOB}}}", "{{instance}}"),),
             unit="bytes",
         ),
         Panel(
             "CPU",
-            (Query(f"rate(process_cpu_seconds_total{{{US}}}[{RATE}])", "{{instance}}"),),
+            (Query(f"rate(process_cpu_seconds_total{{{JOB}}}[{RATE}])", "{{instance}}"),),
             unit="short",
             description="Cores by replica.",
         ),
@@ -301,11 +301,11 @@ OPERATOR = Row(
             "Restarted watches",
             (
                 Query(
-                    f"sum(increase(machinery_informer_watch_reconnects_total{{{US}}}[{RATE}]))",
+                    f"sum(increase(machinery_informer_watch_reconnects_total{{{JOB}}}[{RATE}]))",
                     "resumed",
                 ),
                 Query(
-                    f"sum(increase(machinery_informer_relists_total{{{US}}}[{RATE}]))",
+                    f"sum(increase(machinery_informer_relists_total{{{JOB}}}[{RATE}]))",
                     "relisted",
                 ),
             ),
@@ -348,7 +348,7 @@ WEBHOOK = Row(
             "Requests in flight",
             (
                 Query(
-                    f"sum by (webhook) (controller_runtime_webhook_requests_in_flight{{{US}}})",
+                    f"sum by (webhook) (controller_runtime_webhook_requests_in_flight{{{JOB}}})",
                     "{{webhook}}",
                 ),
             ),

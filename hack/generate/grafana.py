@@ -55,7 +55,7 @@ class Variable:
     label: str
     query: str  # for data sources: the type
     is_source: bool = False
-    takes_many: bool = False
+    is_multi_value: bool = False
 
 
 def dashboard(
@@ -204,7 +204,7 @@ def _variable(variable: Variable) -> Json:
         "query": {"query": variable.query, "refId": variable.name},
         "refresh": 2,  # whenever the time range changes
         "sort": 1,
-        "multi": variable.takes_many,
-        "includeAll": variable.takes_many,
-        **({"allValue": ".*"} if variable.takes_many else {}),
+        "multi": variable.is_multi_value,
+        "includeAll": variable.is_multi_value,
+        **({"allValue": ".*"} if variable.is_multi_value else {}),
     }

@@ -18,9 +18,9 @@ def table(definitions: Definitions) -> Table:
     """
     found: Table = {}
     _collect(ROOT, definitions, found)
-    while dull := _dull(found):
+    while redundant := _redundant(found):
         found = {
-            name: {key: entry for key, entry in fields.items() if (name, key) not in dull}
+            name: {key: entry for key, entry in fields.items() if (name, key) not in redundant}
             for name, fields in found.items()
         }
     named = {_short(name): fields for name, fields in sorted(found.items()) if fields}
@@ -32,7 +32,7 @@ def table(definitions: Definitions) -> Table:
     return named
 
 
-def _dull(found: Table) -> set[tuple[str, str]]:
+def _redundant(found: Table) -> set[tuple[str, str]]:
     """Return the fields below which no field has a merge strategy."""
     special = {_short(name) for name, fields in found.items() if fields}
     return {

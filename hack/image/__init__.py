@@ -1,1 +1,1 @@
-"""The operator's image: how it is built, and how the result is looked at."""
+"""The operator's image: how it is built, and how the result is checked."""

@@ -53,11 +53,11 @@ def build(buildah: Buildah, tag: str, arguments: argparse.Namespace) -> None:
 @contextmanager
 def mounted(buildah: Buildah, image: str) -> Iterator[Path]:
     """Mount the image's file system."""
-    made = buildah("from", image)
+    container = buildah("from", image)
     try:
-        yield Path(buildah("mount", made))
+        yield Path(buildah("mount", container))
     finally:
-        buildah("rm", made)
+        buildah("rm", container)
 
 
 def compare(buildah: Buildah) -> None:
@@ -72,9 +72,9 @@ def compare(buildah: Buildah) -> None:
     report(f"both have the layer {first[-1]}")
 
 
-def look_into(buildah: Buildah, root: Path) -> None:
+def inspect_root(buildah: Buildah, root: Path) -> None:
     """Check that the image contains no unwanted files; print the sizes."""
-    found = list(contents.complaints(root, recipe.epoch(os.environ)))
+    found = list(contents.problems(root, recipe.epoch(os.environ)))
     require(not found, "; ".join(found[:20]))
     home = root / contents.PREFIX
     [packages] = home.glob("lib/python3*/site-packages")
@@ -105,7 +105,7 @@ def check(arguments: argparse.Namespace, folder: Path) -> None:
         with step("inspecting the image"):
             for key in ("User", "Entrypoint", "Cmd", "Labels"):
                 report(f"{key}: {config[key]}")
-            look_into(buildah, root)
+            inspect_root(buildah, root)
         with step("running the image"):
             asyncio.run(run_manager.run(root, config, folder))
 

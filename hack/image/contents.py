@@ -42,7 +42,7 @@ def size(root: Path, pattern: str = "*") -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def complaints(root: Path, epoch: int) -> Iterator[str]:
+def problems(root: Path, epoch: int) -> Iterator[str]:
     """Yield what must not be in the image."""
     for path in entries(root):
         name = "/" + str(path.relative_to(root))
@@ -51,10 +51,10 @@ def complaints(root: Path, epoch: int) -> Iterator[str]:
         if path.name in INSTALLERS or path.suffix == ".whl":
             yield f"{name} installs packages"
         if name.startswith(f"/{PREFIX}/"):
-            yield from _complaints_about_ours(path, name, epoch)
+            yield from _problems_of_own_file(path, name, epoch)
 
 
-def _complaints_about_ours(path: Path, name: str, epoch: int) -> Iterator[str]:
+def _problems_of_own_file(path: Path, name: str, epoch: int) -> Iterator[str]:
     found = path.lstat()
     if found.st_mode & SPECIAL_BITS:
         yield f"{name} changes the user"

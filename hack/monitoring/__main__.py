@@ -19,10 +19,10 @@ from kftrainer.devcluster.progress import Progress
 from kftrainer.machinery.manager.clock import SystemClock
 from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Target, reader_token, scraping
-from monitoring.sample_load import NAMESPACES, ROOT, SERVICE, SHAPE, furnish, managers, play
+from monitoring.sample_load import NAMESPACES, ROOT, SERVICE, SHAPE, managers, play, prepare_cluster
 
 DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
-DRAWN = ROOT / "docs" / "img" / "dashboard.svg"
+IMAGE_PATH = ROOT / "docs" / "img" / "dashboard.svg"
 VARIABLES = {"job": SERVICE, "namespace": ".*", "__rate_interval": "15s", "__range": "10m"}
 SECONDS = 180.0
 STEP = 3.0
@@ -37,7 +37,7 @@ async def picture(seconds: float) -> str:
         with TemporaryDirectory(prefix="prometheus-") as home:
             folder = Path(home)
             async with managers(plane, api) as addresses:
-                await furnish(api)
+                await prepare_cluster(api)
                 token = await reader_token(api, NAMESPACES[0], folder / "token")
                 targets = [
                     Target(SERVICE, address, token, {"instance": f"replica {number}"})
@@ -56,13 +56,13 @@ async def picture(seconds: float) -> str:
 def main(arguments: list[str]) -> int:
     """Draw the dashboard; errors are one line on standard error."""
     try:
-        drawn = asyncio.run(picture(float(arguments[0]) if arguments else SECONDS))
+        image = asyncio.run(picture(float(arguments[0]) if arguments else SECONDS))
     except DevClusterError as error:
         print(f"monitoring: {error}", file=sys.stderr)
         return 1
-    DRAWN.parent.mkdir(exist_ok=True)
-    DRAWN.write_text(drawn)
-    print(f"wrote: {DRAWN.relative_to(ROOT)} ({len(drawn.encode()) // 1024} KiB)")
+    IMAGE_PATH.parent.mkdir(exist_ok=True)
+    IMAGE_PATH.write_text(image)
+    print(f"wrote: {IMAGE_PATH.relative_to(ROOT)} ({len(image.encode()) // 1024} KiB)")
     return 0
 
 

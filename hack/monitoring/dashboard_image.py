@@ -8,10 +8,10 @@ from typing import Any
 from monitoring.panels import named, queries_of
 from monitoring.prometheus import Curve, Prometheus
 from monitoring.svg import (
+    BACKGROUND,
     FAINT,
     FONT,
     GRID,
-    GROUND,
     INK,
     LETTER,
     NAMED,
@@ -62,7 +62,7 @@ class Picture:
         places = [panel["gridPos"] for panel in dashboard["panels"]]
         width = 24 * COLUMN + 2 * MARGIN
         height = HEADER + max(each["y"] + each["h"] for each in places) * ROW + MARGIN
-        shapes = [rectangle(Box(0, 0, width, height), GROUND)]
+        shapes = [rectangle(Box(0, 0, width, height), BACKGROUND)]
         shapes.append(text(MARGIN + 8, 28, dashboard["title"], 18, fill=INK, font_weight="600"))
         for panel in dashboard["panels"]:
             shapes += await self._panel(panel)
@@ -151,16 +151,16 @@ def _curves(panel: Json, box: Box, lines: Sequence[Line], span: Span) -> Iterato
     custom = panel["fieldConfig"]["defaults"]["custom"]
     unit = panel["fieldConfig"]["defaults"]["unit"]
     is_stacked = custom["stacking"]["mode"] == "normal"
-    drawn = stacked(lines) if is_stacked else lines
-    highest = max((value for line in drawn for value in line.values if value), default=0.0)
+    visible_lines = stacked(lines) if is_stacked else lines
+    highest = max((value for line in visible_lines for value in line.values if value), default=0.0)
     left, below = 58.0, 22.0 + 15.0 * LEGEND_ROWS
     inside = Box(box.x + left, box.y + 30, box.width - left - 18, box.height - 30 - below)
     plot = Plot(inside, top=nice_top(highest, unit), values=span.moments)
     yield from plot.grid(unit, span.end - span.start)
-    for place, line in enumerate(drawn):
+    for place, line in enumerate(visible_lines):
         if is_stacked:
             opacity = custom["fillOpacity"] / 100
-            yield plot.area(line, drawn[place - 1] if place else None, opacity)
+            yield plot.area(line, visible_lines[place - 1] if place else None, opacity)
         else:
             yield plot.line(line)
     yield from _legend(lines, box)

@@ -51,31 +51,31 @@ class Prometheus:
 
     async def query(self, expr: str) -> list[Curve]:
         """Return the current series of an expression, each with one point."""
-        found = await self._ask("query", query=expr)
+        found = await self._query("query", query=expr)
         return [_curve(each["metric"], [each["value"]]) for each in found["result"]]
 
     async def query_range(self, expr: str, start: float, end: float, step: float) -> list[Curve]:
         """Return the series of an expression over a time range."""
         times = {"start": str(start), "end": str(end), "step": str(step)}
-        found = await self._ask("query_range", query=expr, **times)
+        found = await self._query("query_range", query=expr, **times)
         return [_curve(each["metric"], each["values"]) for each in found["result"]]
 
     async def selectors(self, expr: str) -> list[str]:
         """Return the selectors of an expression."""
-        return sorted(set(_selectors(await self._ask("parse_query", query=expr))))
+        return sorted(set(_selectors(await self._query("parse_query", query=expr))))
 
     async def rules(self) -> list[Object]:
         """Return the rules with their last evaluation."""
-        groups = (await self._ask("rules"))["groups"]
+        groups = (await self._query("rules"))["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
-    async def complaint_about(self, job: str) -> str:
+    async def scrape_error(self, job: str) -> str:
         """Return the errors of scraping the targets of this job."""
-        targets = (await self._ask("targets"))["activeTargets"]
-        mine = (each for each in targets if each["labels"]["job"] == job)
-        return " ".join(each["lastError"] for each in mine).strip()
+        targets = (await self._query("targets"))["activeTargets"]
+        own = (each for each in targets if each["labels"]["job"] == job)
+        return " ".join(each["lastError"] for each in own).strip()
 
-    async def _ask(self, what: str, **query: str) -> Any:
+    async def _query(self, what: str, **query: str) -> Any:
         async with ApiClient(self._url, None) as api:
             return (await api.request("GET", f"/api/v1/{what}", query=query))["data"]
 
@@ -126,18 +126,18 @@ def _configuration(targets: Sequence[Target]) -> Object:
 
 
 def _scrape(job: str, targets: Sequence[Target]) -> Object:
-    mine = [each for each in targets if each.job == job]
-    token = mine[0].token
-    keep = {"source_labels": ["__name__"], "regex": mine[0].only, "action": "keep"}
+    own = [each for each in targets if each.job == job]
+    token = own[0].token
+    keep = {"source_labels": ["__name__"], "regex": own[0].only, "action": "keep"}
     return {
         "job_name": job,
         "scheme": "https",
         "honor_labels": True,
-        "scrape_interval": mine[0].every,
+        "scrape_interval": own[0].every,
         "tls_config": {"insecure_skip_verify": True},
         **({"authorization": {"credentials_file": str(token)}} if token else {}),
         "static_configs": [
-            {"targets": [each.address], "labels": dict(each.labels)} for each in mine
+            {"targets": [each.address], "labels": dict(each.labels)} for each in own
         ],
         "metric_relabel_configs": [keep],
     }

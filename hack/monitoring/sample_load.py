@@ -91,7 +91,7 @@ async def _ready(process: ManagedProcess, url: str) -> None:
         await until(ready, within=EACH_WITHIN, what="the manager being ready")
 
 
-async def furnish(api: ApiClient) -> None:
+async def prepare_cluster(api: ApiClient) -> None:
     """Create namespaces and runtimes whose pods are not retried."""
     for name in NAMESPACES:
         await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -114,7 +114,7 @@ async def furnish(api: ApiClient) -> None:
 
 def steps(seconds: float) -> Iterator[Step]:
     """Return TrainJobs that need more accelerators than there are at a time."""
-    dice = random.Random(7)  # noqa: S311  reproducible
+    rng = random.Random(7)  # noqa: S311  reproducible
     foreign = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
     taken = {"suspend": True, "replicatedJobs": []}
     place = {"name": "asr-17", "namespace": "speech"}
@@ -123,24 +123,26 @@ def steps(seconds: float) -> Iterator[Step]:
     yield Step(2, _job("nightly", "ranking", RUNTIMES[1], suspend=True))
     at, number = 3.0, 0
     while at < seconds - 10:
-        name, namespace = f"train-{number}", dice.choice(NAMESPACES)
-        runtime = dice.choice(RUNTIMES)
+        name, namespace = f"train-{number}", rng.choice(NAMESPACES)
+        runtime = rng.choice(RUNTIMES)
         if number % 5 == 4:  # noqa: PLR2004
             spec: Mapping[str, Any] = {"env": [{"name": "PET_NNODES", "value": "2"}]}
             wrong = "there-is-none" if number % 2 else runtime
             yield Step(at, _job(name, namespace, wrong, trainer=spec))
         else:
-            fails = dice.random() < (0.5 if runtime == RUNTIMES[2] else 0.1)
-            lasts = {LASTS: f"{dice.randint(10, 40)}s"}
+            fails = rng.random() < (0.5 if runtime == RUNTIMES[2] else 0.1)
+            lasts = {LASTS: f"{rng.randint(10, 40)}s"}
             about = {"labels": FAILS} if fails else {"annotations": lasts}
-            yield Step(at, _job(name, namespace, runtime, trainer=_wants(dice), about=about))
-        at += dice.uniform(2, 6)
+            yield Step(
+                at, _job(name, namespace, runtime, trainer=_requested_resources(rng), about=about)
+            )
+        at += rng.uniform(2, 6)
         number += 1
 
 
-def _wants(dice: random.Random) -> Object:
-    limits = {"nvidia.com/gpu": dice.choice((4, 8))}
-    return {"numNodes": dice.choice((1, 2)), "resourcesPerNode": {"limits": limits}}
+def _requested_resources(rng: random.Random) -> Object:
+    limits = {"nvidia.com/gpu": rng.choice((4, 8))}
+    return {"numNodes": rng.choice((1, 2)), "resourcesPerNode": {"limits": limits}}
 
 
 def _job(name: str, namespace: str, runtime: str, **spec: Any) -> Object:

@@ -6,7 +6,7 @@ from html import escape
 from math import floor, log10
 
 FONT = "Inter, Helvetica, Arial, sans-serif"
-INK, FAINT, GRID, PAPER, GROUND = "#24292e", "#6e7781", "#e4e7eb", "#ffffff", "#f4f5f5"
+INK, FAINT, GRID, PAPER, BACKGROUND = "#24292e", "#6e7781", "#e4e7eb", "#ffffff", "#f4f5f5"
 LETTER = 0.58  # width of a letter, relative to its height
 NAMED = {
     "green": "#56a64b",
@@ -117,11 +117,11 @@ class Plot:
 
     def line(self, line: Line) -> str:
         """Yield the curve, with gaps where there are no values."""
-        way, is_drawing = [], False
+        way, is_line_open = [], False
         for place, value in enumerate(line.values):
             if value is not None:
-                way.append(f"{'L' if is_drawing else 'M'}{self._point(place, value)}")
-            is_drawing = value is not None
+                way.append(f"{'L' if is_line_open else 'M'}{self._point(place, value)}")
+            is_line_open = value is not None
         drawn = f'd="{"".join(way)}" stroke="{line.color}"'
         return f'<path {drawn} fill="none" stroke-width="1.6" stroke-linejoin="round"/>'
 

@@ -18,8 +18,8 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.chart.test_runtimes import runtimes_of
 from tests.support.helm import render
 from tests.support.processes import ran
-from tests.support.trainjobs import BY_THE_END, FOR_LONG
-from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+from tests.support.trainjobs import COMPLETES_LATE, END_TO_END_TIMEOUT
+from tests.support.webhooks import AdmissionClient, admission_client_for, admitting_manager
 
 ROOT = Path(__file__).parents[2]
 SDKS = ("0.1.0", "0.3.1", "0.4.1", "0.5.0")  # those that `make test-clients` installs
@@ -58,7 +58,7 @@ def lasting(runtime: Object) -> Object:
     changed = copy.deepcopy(runtime)
     changed["metadata"]["name"] = "torch-lasting"
     [job] = changed["spec"]["template"]["spec"]["replicatedJobs"]
-    job["template"]["spec"]["template"]["metadata"] = {"annotations": FOR_LONG}
+    job["template"]["spec"]["template"]["metadata"] = {"annotations": COMPLETES_LATE}
     return changed
 
 
@@ -99,7 +99,7 @@ async def cluster(
             found = (await api.get(root))["items"]
             return shipped.keys() <= {each["metadata"]["name"] for each in found}
 
-        await until(applied, within=BY_THE_END, what="the runtimes being applied")
+        await until(applied, within=END_TO_END_TIMEOUT, what="the runtimes being applied")
         await api.apply(lasting(shipped["torch-distributed"]))
         yield full_control_plane
 
@@ -111,6 +111,6 @@ def sdk(request: pytest.FixtureRequest, cluster: ControlPlane, namespace: str) -
 
 
 @pytest.fixture
-def user(api: ApiClient) -> Applicant:
+def user(api: ApiClient) -> AdmissionClient:
     """A user who writes objects with kubectl and reads its warnings."""
-    return applicant_with(api)
+    return admission_client_for(api)

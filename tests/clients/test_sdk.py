@@ -8,8 +8,8 @@ from kftrainer.devcluster.waiting import until
 from tests.clients.conftest import Sdk
 from tests.support.objects import runtime, train_job
 from tests.support.scenarios import disk
-from tests.support.trainjobs import BY_THE_END
-from tests.support.webhooks import Applicant
+from tests.support.trainjobs import END_TO_END_TIMEOUT
+from tests.support.webhooks import AdmissionClient
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ async def test_jobs_are_trained_observed_and_deleted(
         path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{sdk.namespace}/jobsets"
         return not (await api.get(path))["items"]
 
-    await until(is_empty, within=BY_THE_END, what="the deletion of the JobSets")
+    await until(is_empty, within=END_TO_END_TIMEOUT, what="the deletion of the JobSets")
 
 
 @by_default
@@ -57,7 +57,7 @@ async def test_jobs_are_trained_observed_and_deleted(
     [("0.4.1", ["RuntimePatch"]), ("0.5.0", ["RuntimePatch", "ActiveDeadlineSeconds"])],
     indirect=["sdk"],
 )
-async def test_options_of_later_releases_are_obeyed(
+async def test_options_of_later_releases_take_effect(
     sdk: Sdk, options: list[str], api: ApiClient
 ) -> None:
     assert await sdk("options") == dict.fromkeys(options, "")
@@ -67,11 +67,11 @@ async def test_options_of_later_releases_are_obeyed(
         found = (await api.get(path))["items"]
         return any("team" in (each["metadata"].get("labels") or {}) for each in found)
 
-    await until(labelled, within=BY_THE_END, what="a JobSet with the label of the patch")
+    await until(labelled, within=END_TO_END_TIMEOUT, what="a JobSet with the label of the patch")
 
 
 async def test_list_jobs_with_a_string_in_num_proc_per_node(
-    sdk: Sdk, setting: str, user: Applicant
+    sdk: Sdk, setting: str, user: AdmissionClient
 ) -> None:
     """Decision 0009: stored strings break clients of 2.2 and later, so they can be rejected."""
     await user.create(in_namespace(sdk, train_job("number", trainer={PROCESSES: 1})))
@@ -92,7 +92,7 @@ async def test_list_jobs_with_a_string_in_num_proc_per_node(
 
 @by_default
 async def test_runtime_without_framework_label_breaks_list_jobs_after_a_warning(
-    sdk: Sdk, user: Applicant
+    sdk: Sdk, user: AdmissionClient
 ) -> None:
     name = f"unlabelled-{sdk.namespace}"
     unlabelled = runtime(name, kind="ClusterTrainingRuntime")

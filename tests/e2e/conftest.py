@@ -1,4 +1,7 @@
-"""A cluster for chart tests, without our objects, with an audit log of all requests."""
+"""Fixtures of the end-to-end tests; each module defines its own `manager`.
+
+The cluster for chart tests has none of our objects, and an audit log of all requests.
+"""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -14,8 +17,10 @@ from kftrainer.devcluster.cluster_options import FULL
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session, watched
 from tests.support.installations import Cluster, Ports, free_ports, remove_all
+from tests.support.managers import ManagerProcess
 from tests.support.releases import Release
 from tests.support.service_proxy import service_proxy
+from tests.support.trainjobs import ClusterTeam, Kubectl
 
 SHAPE = replace(
     FULL, audit=True, service_proxy=True, crds=(COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS)
@@ -55,6 +60,20 @@ async def release(
     release = Release(helm_program, chart_cluster.plane, chart_cluster.home)
     yield release
     await remove_all(release, api)
+
+
+@pytest.fixture
+def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
+    """A namespace of the test's own, on the manager of the module."""
+    return ClusterTeam(api, namespace)
+
+
+@pytest.fixture
+def kubectl(
+    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> Kubectl:
+    """kubectl in the test's namespace."""
+    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
 
 
 @pytest.fixture

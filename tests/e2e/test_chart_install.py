@@ -57,13 +57,13 @@ from tests.support.scenarios import (
     WITH_INITIALIZERS,
     Scenario,
     disk,
-    keep_a_job_set_again,
+    keep_recreating_jobset,
     on_nodes,
 )
 from tests.support.trainjobs import (
-    BY_THE_END,
+    END_TO_END_TIMEOUT,
     FAILS,
-    Ground,
+    ClusterTeam,
     one_try_runtime,
     pods_with,
     summary,
@@ -73,14 +73,14 @@ from tests.support.webhooks import (
     MERGE,
     MUTATING_PATH,
     SECRET_PATH,
-    applicant_with,
-    wait_called,
+    admission_client_for,
+    wait_until_called,
 )
 
 LARGEST_RECORD = 500_000  # bytes; etcd takes a MiB
 READER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
 FAILING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
-LIVES = {
+LIFECYCLES = {
     "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
     "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
     "llama-3b": Scenario("torchtune-llama3.2-3b", WITH_INITIALIZERS),
@@ -95,7 +95,7 @@ LIMIT_RANGE = {
     "metadata": {"name": "defaults"},
     "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "250m"}}]},
 }
-RUNTIMES = sorted(life.runtime for life in LIVES.values())
+RUNTIMES = sorted(life.runtime for life in LIFECYCLES.values())
 
 
 @dataclass(frozen=True)
@@ -133,26 +133,26 @@ def control_plane(watched_chart_plane: ControlPlane) -> ControlPlane:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def lives_namespace(installed: Installed) -> str:
+async def lifecycle_namespace(installed: Installed) -> str:
     """Where a TrainJob runs on each shipped runtime, all at once."""
     plane = installed.cluster.plane
     async with plane.client() as api:
-        ground = Ground(api, await plane.create_namespace(api))
-        await until_shipped(api)
+        team = ClusterTeam(api, await plane.create_namespace(api))
+        await wait_until_shipped(api)
         for name in ("llama-1b", "llama-3b", "qwen"):
-            await api.apply(disk(f"{ground.namespace}-{name}"))
-        for name, life in LIVES.items():
-            await life.begin(ground, name)
-    return ground.namespace
+            await api.apply(disk(f"{team.namespace}-{name}"))
+        for name, life in LIFECYCLES.items():
+            await life.begin(team, name)
+    return team.namespace
 
 
 @pytest.fixture
-def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
+def team(api: ApiClient, namespace: str, lifecycle_namespace: str) -> ClusterTeam:
     """A namespace of the test's own."""
-    return Ground(api, namespace)
+    return ClusterTeam(api, namespace)
 
 
-async def until_shipped(api: ApiClient) -> list[Object]:
+async def wait_until_shipped(api: ApiClient) -> list[Object]:
     """Wait for the runtimes of the chart."""
 
     async def all_exist() -> list[Object] | None:
@@ -160,7 +160,9 @@ async def until_shipped(api: ApiClient) -> list[Object]:
         found: list[Object] = (await api.get(path))["items"]
         return found if len(found) >= len(RUNTIMES) else None
 
-    return await until(all_exist, within=BY_THE_END, what="the runtimes of the chart being there")
+    return await until(
+        all_exist, within=END_TO_END_TIMEOUT, what="the runtimes of the chart being there"
+    )
 
 
 async def test_helm_release_is_deployed_and_its_record_is_small(
@@ -174,7 +176,7 @@ async def test_helm_release_is_deployed_and_its_record_is_small(
 
 
 async def test_the_manager_has_applied_the_runtimes(installed: Installed, api: ApiClient) -> None:
-    found = await until_shipped(api)
+    found = await wait_until_shipped(api)
     assert sorted(each["metadata"]["name"] for each in found) == RUNTIMES
     labels = {each["metadata"]["labels"]["trainer.kubeflow.org/managed-by"] for each in found}
     assert labels == {"kftrainer"}
@@ -201,8 +203,8 @@ async def test_lost_certificate_is_recreated(
         authority = (secret or {}).get("data", {}).get("ca.crt", before["ca.crt"])
         return authority != before["ca.crt"] and await bundles(api) == {authority}
 
-    await until(is_trusted, within=BY_THE_END, what="a new certificate that is believed")
-    await wait_called(installed.cluster.plane)
+    await until(is_trusted, within=END_TO_END_TIMEOUT, what="a new certificate that is believed")
+    await wait_until_called(installed.cluster.plane)
 
 
 async def bundles(api: ApiClient) -> set[str]:
@@ -211,31 +213,31 @@ async def bundles(api: ApiClient) -> set[str]:
     return {each["clientConfig"]["caBundle"] for both in found for each in both["webhooks"]}
 
 
-async def test_suspended_job_resumes_with_the_same_job_set(ground: Ground) -> None:
-    await keep_a_job_set_again(ground)
+async def test_suspended_job_resumes_with_the_same_job_set(team: ClusterTeam) -> None:
+    await keep_recreating_jobset(team)
 
 
-async def test_a_failing_job_fails(ground: Ground) -> None:
-    await ground.create(one_try_runtime())
-    await ground.create_job("bad", "once", **FAILING)
-    assert summary(await ground.until_ended("bad", "Failed")) == {"Failed": "True/FailedJobs"}
+async def test_a_failing_job_fails(team: ClusterTeam) -> None:
+    await team.create(one_try_runtime())
+    await team.create_job("bad", "once", **FAILING)
+    assert summary(await team.wait_until_ended("bad", "Failed")) == {"Failed": "True/FailedJobs"}
 
 
 @pytest.mark.parametrize("kind", ["PodGroup", "Volcano"])
-async def test_a_gang_has_a_pod_group_which_changes_with_it(ground: Ground, kind: str) -> None:
+async def test_a_gang_has_a_pod_group_which_changes_with_it(team: ClusterTeam, kind: str) -> None:
     name = {"PodGroup": "gang", "Volcano": "volcano"}[kind]
-    await ground.create_runtime(name)
-    await ground.create_job(runtime=name, suspend=True, **on_nodes(2))
-    group = await ground.until_there(kind)
+    await team.create_runtime(name)
+    await team.create_job(runtime=name, suspend=True, **on_nodes(2))
+    group = await team.wait_until_exists(kind)
     assert group["spec"]["minMember"] == 2
-    await ground.create(LIMIT_RANGE)
+    await team.create(LIMIT_RANGE)
 
     async def has_grown() -> bool:
-        return (await ground.get(kind))["spec"].get("minResources") == {"cpu": "500m"}
+        return (await team.get(kind))["spec"].get("minResources") == {"cpu": "500m"}
 
-    await until(has_grown, within=BY_THE_END, what="a PodGroup that requests the defaults")
-    await ground.suspend(suspend=False)
-    await ground.until_ended("train")
+    await until(has_grown, within=END_TO_END_TIMEOUT, what="a PodGroup that requests the defaults")
+    await team.suspend(suspend=False)
+    await team.wait_until_ended("train")
 
 
 # By the kind of an object of another client: the runtime of a TrainJob that needs one of the
@@ -250,15 +252,15 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-async def test_objects_of_other_owners_are_not_modified(ground: Ground, kind: str) -> None:
+async def test_objects_of_other_owners_are_not_modified(team: ClusterTeam, kind: str) -> None:
     name, existing_name = FOREIGN[kind]
     api_version, _, kind = kind.rpartition("/")
     spec = {"spec": JOB_SET_PROBE["spec"]} if kind == "JobSet" else {}
     foreign = {"apiVersion": api_version, "kind": kind, "metadata": {"name": existing_name}, **spec}
-    await ground.create(foreign)
-    await ground.create_runtime(name)
-    await ground.create_job(runtime=name)
-    job = await ground.until_says("Blocked", "NameTaken")
+    await team.create(foreign)
+    await team.create_runtime(name)
+    await team.create_job(runtime=name)
+    job = await team.wait_for_condition("Blocked", "NameTaken")
     assert existing_name in conditions_of(job)["Blocked"]["message"]
 
 
@@ -266,33 +268,35 @@ async def test_job_in_a_protected_namespace_is_blocked_with_the_denial(
     installed: Installed, api: ApiClient
 ) -> None:
     """A pod there could use ServiceAccounts that control the cluster."""
-    ground = Ground(api, "kube-system")
-    await ground.create_runtime("torch")
-    await ground.create_job("protected", runtime="torch")
+    team = ClusterTeam(api, "kube-system")
+    await team.create_runtime("torch")
+    await team.create_job("protected", runtime="torch")
     try:
-        job = await ground.until_says("Blocked", "ResourcesCreationFailed", name="protected")
+        job = await team.wait_for_condition("Blocked", "ResourcesCreationFailed", name="protected")
         message = conditions_of(job)["Blocked"]["message"]
         assert "the manager may not write objects of TrainJobs in this namespace" in message
-        assert await ground.find("JobSet", "protected") is None
+        assert await team.find("JobSet", "protected") is None
     finally:
-        await ground.delete("TrainJob", "protected")
-        await ground.delete("TrainingRuntime", "torch")
+        await team.delete("TrainJob", "protected")
+        await team.delete("TrainingRuntime", "torch")
 
 
-@pytest.mark.parametrize("name", LIVES)
+@pytest.mark.parametrize("name", LIFECYCLES)
 async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
-    api: ApiClient, lives_namespace: str, name: str
+    api: ApiClient, lifecycle_namespace: str, name: str
 ) -> None:
-    lives = Ground(api, lives_namespace)
-    assert summary(await lives.until_ended(name)) == {"Complete": "True/AllJobsCompleted"}
-    assert await lives.pod_counts(name) == LIVES[name].pods
+    lifecycle_team = ClusterTeam(api, lifecycle_namespace)
+    assert summary(await lifecycle_team.wait_until_ended(name)) == {
+        "Complete": "True/AllJobsCompleted"
+    }
+    assert await lifecycle_team.pod_counts(name) == LIFECYCLES[name].pods
 
 
-async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> None:
-    user = applicant_with(ground.api)
+async def test_invalid_jobs_are_rejected_after_a_live_read(team: ClusterTeam) -> None:
+    user = admission_client_for(team.api)
 
     async def denied(manifest: Object) -> str:
-        metadata = {**manifest["metadata"], "namespace": ground.namespace}
+        metadata = {**manifest["metadata"], "namespace": team.namespace}
         return (await user.create({**manifest, "metadata": metadata})).denial
 
     for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
@@ -301,25 +305,25 @@ async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> No
     gang = runtime("gang", podGroupPolicy={"volcano": {}})
     pod = gang["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod["spec"]["priorityClassName"] = "no-such-class"
-    await ground.create(gang)
+    await team.create(gang)
     of_gang = {"kind": "TrainingRuntime", "name": "gang"}
     assert "no-such-class" in await denied(train_job(runtimeRef=of_gang))
 
-    await ground.create(runtime("torch"))
-    await ground.create_job(**LASTING)
-    await ground.until_running("train", 1)
+    await team.create(runtime("torch"))
+    await team.create_job(**LASTING)
+    await team.wait_until_running("train", 1)
     job = train_job("train")
-    job["metadata"]["namespace"] = ground.namespace
+    job["metadata"]["namespace"] = team.namespace
     outcome = await user.patch(job, {"spec": {"podTemplateOverrides": []}})
     assert "podTemplateOverrides" in outcome.denial
 
 
 async def test_client_without_the_path_token_gets_no_information_about_runtimes(
-    installed: Installed, ground: Ground
+    installed: Installed, team: ClusterTeam
 ) -> None:
-    await ground.create(runtime("torch"))
-    reviews = [review_of(ground.namespace, name) for name in ("torch", "nowhere")]
-    [token] = await called_tokens(ground.api)
+    await team.create(runtime("torch"))
+    reviews = [review_of(team.namespace, name) for name in ("torch", "nowhere")]
+    [token] = await called_tokens(team.api)
     async with aiohttp.ClientSession() as session:
         for ports in installed.ports:
             path = f"{ports.webhook_url}{webhook_path(TRAIN_JOBS)}"
@@ -328,11 +332,11 @@ async def test_client_without_the_path_token_gets_no_information_about_runtimes(
                 assert answers == [(404, "404 page not found\n")] * 2, wrong_path
             # The same reviews with the token: the difference must not be visible to other clients.
             answered = [await answer_of(session, f"{path}/{token}", each) for each in reviews]
-            verdicts = [json.loads(text)["response"]["allowed"] for _, text in answered]
-            assert verdicts == [True, False]
+            results = [json.loads(text)["response"]["allowed"] for _, text in answered]
+            assert results == [True, False]
     missing = train_job(runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
-    missing["metadata"]["namespace"] = ground.namespace
-    assert "nowhere" in (await applicant_with(ground.api).create(missing)).denial
+    missing["metadata"]["namespace"] = team.namespace
+    assert "nowhere" in (await admission_client_for(team.api).create(missing)).denial
 
 
 def review_of(namespace: str, runtime_name: str) -> Review:
@@ -348,36 +352,38 @@ async def answer_of(session: aiohttp.ClientSession, url: str, body: Review) -> t
         return response.status, await response.text()
 
 
-async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
-    await ground.create(runtime("torch"))
-    await ground.create_job(suspend=True)
-    await ground.until_in_use()
-    await ground.delete("TrainingRuntime", "torch")
-    assert (await ground.get("TrainingRuntime", "torch"))["metadata"]["deletionTimestamp"]
-    await ground.delete("TrainJob")
-    await ground.until_gone("TrainingRuntime", "torch")
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(team: ClusterTeam) -> None:
+    await team.create(runtime("torch"))
+    await team.create_job(suspend=True)
+    await team.wait_until_in_use()
+    await team.delete("TrainingRuntime", "torch")
+    assert (await team.get("TrainingRuntime", "torch"))["metadata"]["deletionTimestamp"]
+    await team.delete("TrainJob")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 async def test_deleted_shipped_runtime_in_use_is_kept_and_recreated(
-    api: ApiClient, lives_namespace: str
+    api: ApiClient, lifecycle_namespace: str
 ) -> None:
-    lives = Ground(api, lives_namespace)
-    await lives.until_ended("plain")
+    lifecycle_team = ClusterTeam(api, lifecycle_namespace)
+    await lifecycle_team.wait_until_ended("plain")
     path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/plain"
 
     async def lease() -> Object | None:
         found = await api.get(path)
         return found if IN_USE in finalizers(found) else None
 
-    before = await until(lease, within=BY_THE_END, what="the finalizer of a runtime in use")
+    before = await until(lease, within=END_TO_END_TIMEOUT, what="the finalizer of a runtime in use")
     await api.delete(path)
-    await lives.delete("TrainJob", "plain")
+    await lifecycle_team.delete("TrainJob", "plain")
 
     async def is_another() -> bool:
         found = await api.get_or_none(path)
         return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
 
-    await until(is_another, within=BY_THE_END, what="the manager applying the runtime again")
+    await until(
+        is_another, within=END_TO_END_TIMEOUT, what="the manager applying the runtime again"
+    )
 
 
 async def test_metrics_are_served_to_the_users_named_in_the_chart(
@@ -405,7 +411,7 @@ async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiC
         printed = await run_as_kubelet(installed.cluster, api, check)
     assert "Phase:          Succeeded" in testing.result()
     assert "rejects an invalid TrainJob" in printed
-    assert "changes TrainJobs to their stored form" in printed
+    assert "changes TrainJobs to canonical form" in printed
     assert all(name in printed for name in RUNTIMES)
 
 
@@ -415,17 +421,19 @@ async def test_runtime_removed_from_the_chart_is_deleted(
     former = bundled_runtime(runtime("former", "ClusterTrainingRuntime")).manifest
     path = await api.path_of(await api.create(former))
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await api.get_or_none(path) is None
 
-    await until(gone, within=BY_THE_END, what="the end of a runtime that is in no file")
+    await until(
+        is_deleted, within=END_TO_END_TIMEOUT, what="the end of a runtime that is in no file"
+    )
 
 
-async def test_the_standby_takes_over_from_a_leader_that_stops(
-    installed: Installed, ground: Ground
+async def test_standby_takes_over_from_a_leader_that_stops(
+    installed: Installed, team: ClusterTeam
 ) -> None:
-    first = await holder(ground.api)
-    await ground.create(runtime("torch"))
+    first = await holder(team.api)
+    await team.create(runtime("torch"))
 
     def leads(manager: ManagerProcess) -> bool:
         return any(each["identity"] == first for each in manager.log_entries("lease_acquired"))
@@ -434,12 +442,12 @@ async def test_the_standby_takes_over_from_a_leader_that_stops(
     await leader.stop()
 
     async def has_changed() -> bool:
-        return await holder(ground.api) not in ("", first)
+        return await holder(team.api) not in ("", first)
 
-    await until(has_changed, within=BY_THE_END, what="the standby leading")
-    await wait_called(installed.cluster.plane)  # no connection to who is gone is left
-    await ground.create_job()
-    await ground.until_ended("train")
+    await until(has_changed, within=END_TO_END_TIMEOUT, what="the standby leading")
+    await wait_until_called(installed.cluster.plane)  # no connection to who is gone is left
+    await team.create_job()
+    await team.wait_until_ended("train")
     assert standby.log_entries("object_created")
 
 

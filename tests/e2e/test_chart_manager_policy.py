@@ -353,14 +353,14 @@ async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
             by_name = await manager.denials(attacks)
             assert [name for name, why in by_name.items() if not by_policy(why)] == []
             assert {name: why for name, why in (await manager.denials(work)).items() if why} == {}
-            await until_checked_without_warnings(api)
+            await wait_for_check_without_warnings(api)
             readings = await manager.denials(secret_readings(namespace))
             assert [name for name, why in readings.items() if not why.startswith("403")] == []
     finally:
         await api.delete(core("kube-system", "configmaps", "theirs"))
 
 
-async def until_checked_without_warnings(api: ApiClient) -> None:
+async def wait_for_check_without_warnings(api: ApiClient) -> None:
     """Wait until Kubernetes has checked the types in all expressions."""
 
     async def checked() -> list[Object] | None:

@@ -14,11 +14,11 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, finalizers
 from tests.support.audit import permissions_of, refused
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
-from tests.support.objects import COLLECTIONS, DEFAULT_STATUS, runtime, train_job
+from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
-from tests.support.scenarios import keep_a_job_set_again
-from tests.support.trainjobs import BY_THE_END, Ground, summary
-from tests.support.webhooks import MERGE, applicant_with, wait_called
+from tests.support.scenarios import keep_recreating_jobset
+from tests.support.trainjobs import END_TO_END_TIMEOUT, ClusterTeam, summary
+from tests.support.webhooks import MERGE, admission_client_for, wait_until_called
 
 
 @pytest.fixture
@@ -36,7 +36,10 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
     namespace: str,
 ) -> None:
     plane = chart_cluster.plane
-    here, elsewhere = Ground(api, namespace), Ground(api, await plane.create_namespace(api))
+    here, elsewhere = (
+        ClusterTeam(api, namespace),
+        ClusterTeam(api, await plane.create_namespace(api)),
+    )
     start = plane.audit_log.stat().st_size
     only = {"disabled": ["MPI", "CoScheduling", "Volcano"]}
     values["config"]["plugins"] = only
@@ -45,11 +48,13 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
     await release.install(values={**values, "watchNamespaces": [namespace]})
     objects = await release.objects()
     async with replicas(chart_cluster, ports[:1], namespace=namespace):
-        for ground in (elsewhere, here):
-            await ground.create(runtime("own"))
-            await ground.create_job("first", runtime="own")
-        assert summary(await here.until_ended("first")) == {"Complete": "True/AllJobsCompleted"}
-        assert (await elsewhere.get("TrainJob", "first"))["status"] == DEFAULT_STATUS
+        for team in (elsewhere, here):
+            await team.create(runtime("own"))
+            await team.create_job("first", runtime="own")
+        assert summary(await here.wait_until_ended("first")) == {
+            "Complete": "True/AllJobsCompleted"
+        }
+        assert "status" not in await elsewhere.get("TrainJob", "first")
         await delete_trainjob(here)
         await query_metrics(api, ports[0])
 
@@ -71,14 +76,14 @@ async def test_deleted_namespace_does_not_stop_the_manager_for_the_others(
 ) -> None:
     """Row 3: the Role of a watched namespace is deleted with it, and the manager restarts."""
     plane = chart_cluster.plane
-    kept, deleted = Ground(api, namespace), Ground(api, await plane.create_namespace(api))
+    kept, deleted = ClusterTeam(api, namespace), ClusterTeam(api, await plane.create_namespace(api))
     watched = [deleted.namespace, kept.namespace]
     await release.install(values={**values, "watchNamespaces": watched})
     async with replicas(chart_cluster, ports[:1], namespace=namespace) as [manager]:
-        for ground in (kept, deleted):
-            await ground.create(runtime("own"))
-            await ground.create_job("first", runtime="own")
-            await ground.until_ended("first")
+        for team in (kept, deleted):
+            await team.create(runtime("own"))
+            await team.create_job("first", runtime="own")
+            await team.wait_until_ended("first")
         await manager.stop()
         await delete_namespace(api, deleted.namespace)
         manager.start()
@@ -86,13 +91,15 @@ async def test_deleted_namespace_does_not_stop_the_manager_for_the_others(
         assert [each["namespace"] for each in manager.log_entries("namespace_unavailable")] == [
             deleted.namespace
         ]
-        await wait_called(plane, namespace)
-        user = applicant_with(api)
+        await wait_until_called(plane, namespace)
+        user = admission_client_for(api)
         wrong = train_job("wrong", runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
         wrong["metadata"]["namespace"] = namespace
         assert "nowhere" in (await user.create(wrong)).denial
         await kept.create_job("second", runtime="own")
-        assert summary(await kept.until_ended("second")) == {"Complete": "True/AllJobsCompleted"}
+        assert summary(await kept.wait_until_ended("second")) == {
+            "Complete": "True/AllJobsCompleted"
+        }
 
 
 async def delete_namespace(api: ApiClient, namespace: str) -> None:
@@ -100,24 +107,24 @@ async def delete_namespace(api: ApiClient, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}"
     await api.delete(path)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await api.get_or_none(path) is None
 
-    await until(gone, within=BY_THE_END, what=f"the end of the namespace {namespace}")
+    await until(is_deleted, within=END_TO_END_TIMEOUT, what=f"the end of the namespace {namespace}")
 
 
-async def delete_trainjob(ground: Ground) -> None:
+async def delete_trainjob(team: ClusterTeam) -> None:
     """What a TrainJob that comes to its end at once has no need of."""
-    await keep_a_job_set_again(ground)
-    await ground.create({**JOB_SET_PROBE, "metadata": {"name": "taken"}})
-    await ground.create_job("taken")
-    await ground.until_says("Blocked", "NameTaken", name="taken")
-    await have_a_runtime_replaced(ground.api)
-    await delete_a_runtime_with_a_finalizer(ground)
-    user = applicant_with(ground.api)
+    await keep_recreating_jobset(team)
+    await team.create({**JOB_SET_PROBE, "metadata": {"name": "taken"}})
+    await team.create_job("taken")
+    await team.wait_for_condition("Blocked", "NameTaken", name="taken")
+    await have_a_runtime_replaced(team.api)
+    await delete_a_runtime_with_a_finalizer(team)
+    user = admission_client_for(team.api)
     for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
         wrong = train_job("wrong", runtimeRef={"kind": kind, "name": "nowhere"})
-        wrong["metadata"]["namespace"] = ground.namespace
+        wrong["metadata"]["namespace"] = team.namespace
         assert "nowhere" in (await user.create(wrong)).denial
 
 
@@ -131,18 +138,16 @@ async def have_a_runtime_replaced(api: ApiClient) -> None:
         found = await api.get(path)
         return bool(found["metadata"]["annotations"][ANNOTATION_SHIPPED_HASH] != mark)
 
-    await until(replaced, within=BY_THE_END, what="the runtime being replaced")
+    await until(replaced, within=END_TO_END_TIMEOUT, what="the runtime being replaced")
 
 
-async def delete_a_runtime_with_a_finalizer(ground: Ground) -> None:
+async def delete_a_runtime_with_a_finalizer(team: ClusterTeam) -> None:
     """As a manager of all namespaces has left it; this one adds none that it could not remove."""
-    assert finalizers(await ground.get("TrainingRuntime", "own")) == []
+    assert finalizers(await team.get("TrainingRuntime", "own")) == []
     remaining = runtime("left")
-    await ground.create(
-        {**remaining, "metadata": {**remaining["metadata"], "finalizers": [IN_USE]}}
-    )
-    await ground.delete("TrainingRuntime", "left")
-    await ground.until_gone("TrainingRuntime", "left")
+    await team.create({**remaining, "metadata": {**remaining["metadata"], "finalizers": [IN_USE]}})
+    await team.delete("TrainingRuntime", "left")
+    await team.wait_until_deleted("TrainingRuntime", "left")
 
 
 async def query_metrics(api: ApiClient, ports: Ports) -> None:

@@ -34,14 +34,20 @@ from tests.support.installations import (
 )
 from tests.support.objects import API, runtime, train_job
 from tests.support.releases import CHART, NAME, NAMESPACE, HelmError, Release
-from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
+from tests.support.trainjobs import (
+    COMPLETES_LATE,
+    END_TO_END_TIMEOUT,
+    ClusterTeam,
+    pods_with,
+    summary,
+)
 from tests.support.upstream_chart import upstream_chart, upstream_runtimes
 from tests.support.webhooks import CONFIGURATION_PATH, MERGE, MUTATING_PATH, SECRET_PATH
 
-LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=COMPLETES_LATE)}
 SHIPPED = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
 RUNTIME_FILES = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}-runtimes"
-OF_PLAIN = {"kind": "ClusterTrainingRuntime", "name": "plain"}
+PLAIN_RUNTIME_REF = {"kind": "ClusterTrainingRuntime", "name": "plain"}
 RETIRED = """
   retired.yaml: |
     apiVersion: trainer.kubeflow.org/v1alpha1
@@ -107,43 +113,45 @@ def control_plane(watched_chart_plane: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture
-def ground(api: ApiClient, namespace: str) -> Ground:
+def team(api: ApiClient, namespace: str) -> ClusterTeam:
     """A namespace of the test's own."""
-    return Ground(api, namespace)
+    return ClusterTeam(api, namespace)
 
 
-async def until_shipped(
-    api: ApiClient, *present: str, gone: Sequence[str] = ()
+async def wait_until_shipped(
+    api: ApiClient, *present: str, is_deleted: Sequence[str] = ()
 ) -> dict[str, Object]:
     """Wait until these runtimes are there, and those are not."""
 
     async def matches() -> dict[str, Object] | None:
         found = {each["metadata"]["name"]: each for each in (await api.get(SHIPPED))["items"]}
-        return found if {*present} <= {*found} and not {*gone} & {*found} else None
+        return found if {*present} <= {*found} and not {*is_deleted} & {*found} else None
 
-    description = f"{present} being there and {gone} being gone"
-    return await until(matches, within=BY_THE_END, what=description)
+    description = f"{present} being there and {is_deleted} being gone"
+    return await until(matches, within=END_TO_END_TIMEOUT, what=description)
 
 
-async def until_image(api: ApiClient, name: str, ending: str) -> None:
+async def wait_for_image(api: ApiClient, name: str, ending: str) -> None:
     """Wait until the runtime has an image whose name ends like this."""
 
     async def has_it() -> bool:
-        return image_of((await until_shipped(api, name))[name]).endswith(ending)
+        return image_of((await wait_until_shipped(api, name))[name]).endswith(ending)
 
-    await until(has_it, within=BY_THE_END, what=f"the runtime {name} with an image {ending}")
+    await until(
+        has_it, within=END_TO_END_TIMEOUT, what=f"the runtime {name} with an image {ending}"
+    )
 
 
-async def until_exactly_shipped(api: ApiClient, *names: str) -> None:
+async def wait_until_exactly_shipped(api: ApiClient, *names: str) -> None:
     """Wait until the specs of these runtimes are those of the release, with nothing added."""
     files = (await api.get(RUNTIME_FILES))["data"]
     wanted = {name: await stored_spec(api, yaml.safe_load(files[f"{name}.yaml"])) for name in names}
 
     async def are_shipped() -> bool:
-        found = await until_shipped(api, *names)
+        found = await wait_until_shipped(api, *names)
         return {name: found[name]["spec"] for name in names} == wanted
 
-    await until(are_shipped, within=BY_THE_END, what=f"{names} being as they are shipped")
+    await until(are_shipped, within=END_TO_END_TIMEOUT, what=f"{names} being as they are shipped")
 
 
 async def stored_spec(api: ApiClient, document: Object) -> Object:
@@ -167,17 +175,17 @@ async def bundles(api: ApiClient, path: str = CONFIGURATION_PATH) -> set[str]:
     return {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
 
 
-async def start_long_job(ground: Ground, **spec: Any) -> dict[str, str]:
-    """A TrainJob that goes on for an hour; what it consists of."""
-    await ground.create_job("lasting", **{**LASTING, "runtimeRef": OF_PLAIN, **spec})
-    await ground.until_running("lasting", 1)
-    return await parts(ground)
+async def start_long_job(team: ClusterTeam, **spec: Any) -> dict[str, str]:
+    """A TrainJob that runs for an hour, and its objects."""
+    await team.create_job("lasting", **{**LASTING, "runtimeRef": PLAIN_RUNTIME_REF, **spec})
+    await team.wait_until_running("lasting", 1)
+    return await parts(team)
 
 
-async def parts(ground: Ground) -> dict[str, str]:
+async def parts(team: ClusterTeam) -> dict[str, str]:
     """The objects of the TrainJob with their UIDs: equal as long as none was re-created."""
-    job_set = await ground.get("JobSet", "lasting")
-    [pod] = await ground.pods("lasting")
+    job_set = await team.get("JobSet", "lasting")
+    [pod] = await team.pods("lasting")
     assert pod["status"]["phase"] == "Running"
     return {each["metadata"]["uid"]: each["metadata"]["name"] for each in (job_set, pod)}
 
@@ -201,16 +209,16 @@ async def test_an_upgrade_and_a_rollback(
     chart_cluster: Cluster,
     ports: Sequence[Ports],
     values: dict[str, Any],
-    ground: Ground,
+    team: ClusterTeam,
     tmp_path: Path,
 ) -> None:
-    api = ground.api
+    api = team.api
     await release.install(older_chart(tmp_path), values=values)
     old, new = ports
     async with replicas(chart_cluster, [old]) as [before]:
-        await until_shipped(api, "retired", "mlx-distributed")
-        await until_image(api, "plain", ":3.12-slim")
-        long_job = await start_long_job(ground)
+        await wait_until_shipped(api, "retired", "mlx-distributed")
+        await wait_for_image(api, "plain", ":3.12-slim")
+        long_job = await start_long_job(team)
         old_crd, annotations, trusted = (
             await crd(api),
             await pod_annotations(api),
@@ -235,13 +243,13 @@ async def test_an_upgrade_and_a_rollback(
             == len(old_crd["additionalPrinterColumns"]) + 1
         )
         # The API server may call the new webhook already, and replicas of both releases.
-        await ground.create_job("between", runtimeRef=OF_PLAIN, suspend=True)
+        await team.create_job("between", runtimeRef=PLAIN_RUNTIME_REF, suspend=True)
         async with replicas(chart_cluster, [new], other_ports=[old]):
             assert await bundles(api, MUTATING_PATH) == trusted
             await before.stop()
-            await until_shipped(api, gone=["retired", "mlx-distributed"])
-            await until_image(api, "plain", ":3.13-slim")
-            assert await parts(ground) == long_job
+            await wait_until_shipped(api, is_deleted=["retired", "mlx-distributed"])
+            await wait_for_image(api, "plain", ":3.13-slim")
+            assert await parts(team) == long_job
 
     await release("rollback", NAME)
     assert await api.get_or_none(MUTATING_PATH) is None
@@ -249,9 +257,9 @@ async def test_an_upgrade_and_a_rollback(
     assert await called_tokens(api) == in_path
     assert (await crd(api))["additionalPrinterColumns"] == old_crd["additionalPrinterColumns"]
     async with replicas(chart_cluster, [old]):
-        await until_shipped(api, "retired", "mlx-distributed")
-        await until_image(api, "plain", ":3.12-slim")
-        assert await parts(ground) == long_job
+        await wait_until_shipped(api, "retired", "mlx-distributed")
+        await wait_for_image(api, "plain", ":3.12-slim")
+        assert await parts(team) == long_job
 
 
 async def test_uninstall_keeps_user_objects_by_default(
@@ -259,31 +267,31 @@ async def test_uninstall_keeps_user_objects_by_default(
     chart_cluster: Cluster,
     ports: Sequence[Ports],
     values: dict[str, Any],
-    ground: Ground,
+    team: ClusterTeam,
 ) -> None:
-    api, plane = ground.api, chart_cluster.plane
+    api, plane = team.api, chart_cluster.plane
     await release.install(values=values)
     async with replicas(chart_cluster, ports[:1]):
-        await until_shipped(api, "plain", "torch-distributed")
-        long_job = await start_long_job(ground)
+        await wait_until_shipped(api, "plain", "torch-distributed")
+        long_job = await start_long_job(team)
     await release.uninstall()
     for path in (DEPLOYMENT, CONFIGURATION_PATH, MUTATING_PATH, SECRET_PATH):
         assert await api.get_or_none(path) is None
-    await until_shipped(api, "plain", "torch-distributed")
-    assert await parts(ground) == long_job
+    await wait_until_shipped(api, "plain", "torch-distributed")
+    assert await parts(team) == long_job
 
     # Only the same name and namespace are needed: kept objects still record their release.
-    slowly = {"podAnnotations": FOR_LONG}  # until the test ends the hook's pod
+    slowly = {"podAnnotations": COMPLETES_LATE}  # until the test ends the hook's pod
     await release.install(values={**values, "crds": {"keep": False}, "hooks": slowly})
     hooks = await release.objects("hooks")
     purge = hook(hooks, "pre-delete")
     start = plane.audit_log.stat().st_size
     async with replicas(chart_cluster, ports[:1]) as [manager]:
-        await ground.suspend(suspend=True, name="lasting")
-        await ground.until_left("lasting", ["Pod"])
-        await ground.create(runtime("own"))
-        await ground.create_job("own", "own", suspend=True)
-        await ground.until_in_use("own")
+        await team.suspend(suspend=True, name="lasting")
+        await team.wait_until_children_deleted("lasting", ["Pod"])
+        await team.create(runtime("own"))
+        await team.create_job("own", "own", suspend=True)
+        await team.wait_until_in_use("own")
         async with asyncio.TaskGroup() as both:
             both.create_task(release.uninstall())
             printed = await run_as_kubelet(chart_cluster, api, purge)
@@ -332,11 +340,11 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     chart_cluster: Cluster,
     ports: Sequence[Ports],
     values: dict[str, Any],
-    ground: Ground,
+    team: ClusterTeam,
     tmp_path: Path,
 ) -> None:
     """As docs/install.md describes it. The original does not run, so its webhook is not called."""
-    api = ground.api
+    api = team.api
     await forget_kinds(api)  # that they are in no release is what makes it difficult
     await release.install(
         await upstream_chart(tmp_path),
@@ -350,32 +358,32 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     del originals["torch-distributed"]
     for original in originals.values():
         await api.apply(original)  # by another client, server-side
-    await ground.create(runtime("own"))
-    await ground.create_job("waiting", "own", suspend=True)
+    await team.create(runtime("own"))
+    await team.create_job("waiting", "own", suspend=True)
     reference = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
-    await ground.create(train_job("begun", runtimeRef=reference, suspend=True))
+    await team.create(train_job("begun", runtimeRef=reference, suspend=True))
 
     await release.upgrade(CHART, "--take-ownership", "--reset-values", values=values)
     assert await called_tokens(api) == {""}  # the original's pods would reject another path
     async with replicas(chart_cluster, ports[:1]):
-        edited = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
+        edited = (await wait_until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
         assert image_of(edited) == "trainer"
         # Objects of other clients are not adopted unless requested.
         label = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
         path = await api.path_of(edited | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
         await api.request("PATCH", path, body=label, content_type=MERGE)
-        await until_image(api, "torch-distributed", "-runtime")
+        await wait_for_image(api, "torch-distributed", "-runtime")
         for name in originals:
             await api.request("PATCH", f"{SHIPPED}/{name}", body=label, content_type=MERGE)
-        await until_exactly_shipped(api, "torch-distributed", *originals)
+        await wait_until_exactly_shipped(api, "torch-distributed", *originals)
         tuned = {"kind": "ClusterTrainingRuntime", "name": "torchtune-llama3.2-1b"}
-        await ground.create(train_job("tuned", runtimeRef=tuned))
-        job_set = await ground.until_there("JobSet", "tuned")
+        await team.create(train_job("tuned", runtimeRef=tuned))
+        job_set = await team.wait_until_exists("JobSet", "tuned")
         assert job_set["spec"]["volumeClaimPolicies"]
-        assert summary(await ground.get("TrainJob", "tuned")) == {}
+        assert summary(await team.get("TrainJob", "tuned")) == {}
         for name in ("waiting", "begun"):
-            await ground.suspend(suspend=False, name=name)
+            await team.suspend(suspend=False, name=name)
         for name in ("waiting", "begun"):
-            assert summary(await ground.until_ended(name))["Complete"] == "True/AllJobsCompleted"
+            assert summary(await team.wait_until_ended(name))["Complete"] == "True/AllJobsCompleted"
     await release.uninstall()
-    await until_shipped(api, "torch-distributed")
+    await wait_until_shipped(api, "torch-distributed")

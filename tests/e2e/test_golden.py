@@ -10,8 +10,8 @@ from tests.support.golden import CASES
 from tests.support.strict_transport import StrictTransport, dropped_fields
 
 
-async def verdict(client: Client, jobset: Manifest) -> list[str]:
-    """What JobSet has against it, or would make of it."""
+async def jobset_errors(client: Client, jobset: Manifest) -> list[str]:
+    """The errors and defaults of JobSet for it."""
     try:
         return [*dropped_fields(jobset, await client.apply(JOB_SETS, jobset, dry_run=True))]
     except ApiError as error:
@@ -29,6 +29,6 @@ async def test_jobset_admits_them_as_they_are(control_plane: ControlPlane, names
     connection = await load_connection(control_plane.kubeconfig)
     async with StrictTransport(connection, user_agent="kftrainer-tests/1") as transport:
         client = Client(transport, field_manager="trainer")
-        verdicts = {name: await verdict(client, jobset) for name, jobset in jobsets.items()}
-    assert {name: said for name, said in verdicts.items() if said} == {}
+        results = {name: await jobset_errors(client, jobset) for name, jobset in jobsets.items()}
+    assert {name: errors for name, errors in results.items() if errors} == {}
     assert transport.warnings == []

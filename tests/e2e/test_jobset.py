@@ -37,7 +37,7 @@ async def finished(api: ApiClient, namespace: str, condition: str) -> Object:
     return await until(check, within=120, what=f"JobSet train in {namespace} being {condition}")
 
 
-async def test_its_webhook_refuses_a_name_from_which_no_pod_could_be_made(
+async def test_webhook_rejects_names_that_are_too_long_for_pods(
     api: ApiClient, namespace: str
 ) -> None:
     with pytest.raises(ApiError) as refused:

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
 from kftrainer.devcluster.waiting import until
@@ -20,10 +19,10 @@ from kftrainer.kube.objects.resource import key_of
 from tests.support.informers import connected
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime
-from tests.support.trainjobs import FOR_LONG, Ground, pods_with
+from tests.support.trainjobs import COMPLETES_LATE, ClusterTeam, pods_with
 from tests.support.webhooks import admitting_manager
 
-LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=COMPLETES_LATE)}
 QUEUE = {"kueue.x-k8s.io/queue-name": "team"}
 WINDOW = 5.0  # seconds
 # Without a back-off there are some 25 in the window; with one that doubles from 1 s, three.
@@ -35,12 +34,6 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
     """The manager of the module."""
     async with admitting_manager(full_control_plane, "--log-level", "debug") as manager:
         yield manager
-
-
-@pytest.fixture
-def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
-    """A namespace of the test's own."""
-    return Ground(api, namespace)
 
 
 @dataclass(slots=True)
@@ -78,13 +71,13 @@ async def suspending_queue(plane: ControlPlane, namespace: str) -> AsyncIterator
 
 
 async def test_jobset_that_another_controller_keeps_suspending_is_resumed_with_back_off(
-    ground: Ground, control_plane: ControlPlane
+    team: ClusterTeam, control_plane: ControlPlane
 ) -> None:
     """Row 7: two controllers that disagree must not write as fast as they can."""
-    await ground.create(runtime("torch"))
-    await ground.create_job(**LASTING)
-    await ground.until_running("train", 1)
-    async with suspending_queue(control_plane, ground.namespace) as queue:
+    await team.create(runtime("torch"))
+    await team.create_job(**LASTING)
+    await team.wait_until_running("train", 1)
+    async with suspending_queue(control_plane, team.namespace) as queue:
 
         async def too_many() -> bool:
             return queue.resumes > RESUMES
@@ -93,57 +86,57 @@ async def test_jobset_that_another_controller_keeps_suspending_is_resumed_with_b
             await until(too_many, within=WINDOW, what=f"more than {RESUMES} resumes")
         assert queue.resumes > 1, "the JobSet was never resumed"
     # The other client no longer suspends it.
-    await ground.until_running("train", 1)
+    await team.wait_until_running("train", 1)
 
 
-async def suspend_job_set(ground: Ground, *, suspend: bool) -> None:
+async def suspend_job_set(team: ClusterTeam, *, suspend: bool) -> None:
     """Suspend or resume the JobSet as its queue does."""
-    await ground.patch("JobSet", "train", {"spec": {"suspend": suspend}})
+    await team.patch("JobSet", "train", {"spec": {"suspend": suspend}})
 
 
 async def check_suspension_is_kept(
-    ground: Ground, manager: ManagerProcess, *, suspend: bool
+    team: ClusterTeam, manager: ManagerProcess, *, suspend: bool
 ) -> None:
     """Fail unless the manager has reconciled the TrainJob and not changed the suspension."""
-    await ground.touch(manager)
-    await ground.touch(manager)
-    assert (await ground.get("JobSet"))["spec"]["suspend"] is suspend
+    await team.touch(manager)
+    await team.touch(manager)
+    assert (await team.get("JobSet"))["spec"]["suspend"] is suspend
 
 
 async def test_jobset_of_a_queue_of_its_own_is_neither_suspended_nor_resumed(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Row 7: the queue label is on the JobSet, and the TrainJob itself is not queued."""
-    await ground.create(runtime("torch"))
-    await ground.create_job(labels=QUEUE, **LASTING)
-    await ground.until_running("train", 1)
-    assert (await ground.get("JobSet"))["metadata"]["labels"] == QUEUE
+    await team.create(runtime("torch"))
+    await team.create_job(labels=QUEUE, **LASTING)
+    await team.wait_until_running("train", 1)
+    assert (await team.get("JobSet"))["metadata"]["labels"] == QUEUE
 
-    await suspend_job_set(ground, suspend=True)  # preempted
-    await ground.until_left("train", ["Pod"])
-    await check_suspension_is_kept(ground, manager, suspend=True)
-    await ground.until_says("Suspended", "JobSetSuspended")
+    await suspend_job_set(team, suspend=True)  # preempted
+    await team.wait_until_children_deleted("train", ["Pod"])
+    await check_suspension_is_kept(team, manager, suspend=True)
+    await team.wait_for_condition("Suspended", "JobSetSuspended")
 
-    await suspend_job_set(ground, suspend=False)  # admitted once more
-    await ground.until_running("train", 1)
-    await check_suspension_is_kept(ground, manager, suspend=False)
-    await ground.until_says("Suspended", "Resumed", "False")
+    await suspend_job_set(team, suspend=False)  # admitted once more
+    await team.wait_until_running("train", 1)
+    await check_suspension_is_kept(team, manager, suspend=False)
+    await team.wait_for_condition("Suspended", "Resumed", "False")
 
 
 async def test_suspended_trainjob_suspends_its_jobset_also_with_a_queue_of_its_own(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Suspending a TrainJob stops its pods; when they start again is up to the queue."""
-    await ground.create(runtime("torch"))
-    await ground.create_job(labels=QUEUE, **LASTING)
-    await ground.until_running("train", 1)
+    await team.create(runtime("torch"))
+    await team.create_job(labels=QUEUE, **LASTING)
+    await team.wait_until_running("train", 1)
 
-    await ground.suspend(suspend=True)
-    await ground.until_left("train", ["Pod"])
-    await ground.until_says("Suspended", "Suspended")
+    await team.suspend(suspend=True)
+    await team.wait_until_children_deleted("train", ["Pod"])
+    await team.wait_for_condition("Suspended", "Suspended")
 
-    await ground.suspend(suspend=False)
-    await check_suspension_is_kept(ground, manager, suspend=True)
-    await suspend_job_set(ground, suspend=False)
-    await ground.until_running("train", 1)
-    await ground.until_says("Suspended", "Resumed", "False")
+    await team.suspend(suspend=False)
+    await check_suspension_is_kept(team, manager, suspend=True)
+    await suspend_job_set(team, suspend=False)
+    await team.wait_until_running("train", 1)
+    await team.wait_for_condition("Suspended", "Resumed", "False")

@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.errors import ApiError
@@ -20,9 +19,9 @@ from tests.support.managers import ManagerProcess
 from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import train_job
 from tests.support.trainjobs import (
-    FOR_A_MOMENT,
-    FOR_LONG,
-    Ground,
+    COMPLETES_AT_ONCE,
+    COMPLETES_LATE,
+    ClusterTeam,
     Kubectl,
     one_try_runtime,
     pods_with,
@@ -48,26 +47,14 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
         yield manager
 
 
-@pytest.fixture
-def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
-    """A namespace of the test's own."""
-    return Ground(api, namespace)
-
-
-@pytest.fixture
-def kubectl(
-    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> Kubectl:
-    """kubectl in the test's namespace."""
-    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
-
-
 async def test_last_condition_of_a_running_job_can_be_read_and_waited_for(
-    ground: Ground, kubectl: Kubectl, manager: ManagerProcess
+    team: ClusterTeam, kubectl: Kubectl, manager: ManagerProcess
 ) -> None:
-    await ground.create(one_try_runtime())
-    await ground.create_job("train", "once", podTemplateOverrides=pods_with(annotations=FOR_LONG))
-    await ground.until_seen_running("train", 1, manager)
+    await team.create(one_try_runtime())
+    await team.create_job(
+        "train", "once", podTemplateOverrides=pods_with(annotations=COMPLETES_LATE)
+    )
+    await team.wait_until_running_is_observed("train", 1, manager)
     assert await kubectl("get", "trainjob", "train", "-o", f"jsonpath={LAST}") == ""
     column = "custom-columns=LAST:.status.conditions[-1:].type"
     printed = await kubectl("get", "trainjob", "train", "-o", column, "--no-headers")
@@ -75,53 +62,53 @@ async def test_last_condition_of_a_running_job_can_be_read_and_waited_for(
     wait = ("wait", f"--for=jsonpath={LAST}=Complete", "--timeout=1s")
     with pytest.raises(AssertionError, match="timed out waiting for the condition"):
         await kubectl(*wait, "trainjob/train")
-    short = pods_with(annotations=FOR_A_MOMENT)
-    await ground.create_job("short", "once", podTemplateOverrides=short)
+    short = pods_with(annotations=COMPLETES_AT_ONCE)
+    await team.create_job("short", "once", podTemplateOverrides=short)
     await kubectl(*wait[:-1], "--timeout=90s", "trainjob/short")
 
 
 async def test_replaced_job_is_not_blocked_by_its_predecessor(
-    ground: Ground,
+    team: ClusterTeam,
     kubectl: Kubectl,
     manager: ManagerProcess,
     control_plane: ControlPlane,
     tmp_path: Path,
 ) -> None:
-    await ground.create(one_try_runtime())
+    await team.create(one_try_runtime())
     spec = {
         "runtimeRef": {"name": "once", "kind": "TrainingRuntime"},
-        "podTemplateOverrides": pods_with(annotations=FOR_LONG),
+        "podTemplateOverrides": pods_with(annotations=COMPLETES_LATE),
     }
-    await ground.create(train_job("train", **spec))
-    await ground.until_running("train", 1)
+    await team.create(train_job("train", **spec))
+    await team.wait_until_running("train", 1)
     slow = {"metadata": {"finalizers": ["example.org/slow"]}}
-    await ground.patch("JobSet", "train", slow)
-    since = await version_now(ground.api)
-    before = await ground.get("TrainJob", "train")
+    await team.patch("JobSet", "train", slow)
+    since = await version_now(team.api)
+    before = await team.get("TrainJob", "train")
     file = tmp_path / "job.json"
     file.write_text(json.dumps(train_job("train", **spec)))
     await kubectl("replace", "--force", "-f", str(file))
-    after = await ground.get("TrainJob", "train")
+    after = await team.get("TrainJob", "train")
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
     async def is_awaited() -> bool:
         found = manager.log_entries("objects_not_applied")
-        return sum(each["namespace"] == ground.namespace for each in found) > 3
+        return sum(each["namespace"] == team.namespace for each in found) > 3
 
-    await until(is_awaited, within=ground.within, what="some attempts")
-    await ground.patch("JobSet", "train", {"metadata": {"finalizers": None}})
+    await until(is_awaited, within=team.within, what="some attempts")
+    await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
 
     async def is_replaced() -> bool:
-        found = await ground.find("JobSet", "train")
+        found = await team.find("JobSet", "train")
         owners = [] if found is None else found["metadata"]["ownerReferences"]
         return [each["uid"] for each in owners] == [after["metadata"]["uid"]]
 
-    await until(is_replaced, within=ground.within, what="the JobSet of the new TrainJob")
-    await ground.until_running("train", 1)
-    key = ObjectKey(ground.namespace, "train")
+    await until(is_replaced, within=team.within, what="the JobSet of the new TrainJob")
+    await team.wait_until_running("train", 1)
+    key = ObjectKey(team.namespace, "train")
     versions = await versions_of(control_plane.kubeconfig, TRAIN_JOBS, key, since)
     assert [conditions_of(each) for each in versions] == [{}] * len(versions)
-    events = [each["reason"] for each in await ground.all("Event")]
+    events = [each["reason"] for each in await team.all("Event")]
     assert "TrainJobResourcesCreationFailed" not in events
 
 

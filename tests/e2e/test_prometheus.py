@@ -22,14 +22,14 @@ from tests.support.helm import CHART, WITHOUT_CRDS, named, render
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime, train_job
 from tests.support.trainjobs import (
+    COMPLETES_AT_ONCE,
+    COMPLETES_LATE,
     FAILS,
-    FOR_A_MOMENT,
-    FOR_LONG,
-    Ground,
+    ClusterTeam,
     one_try_runtime,
     pods_with,
 )
-from tests.support.webhooks import admitting_manager, applicant_with
+from tests.support.webhooks import admission_client_for, admitting_manager
 
 JOB = "kubeflow-trainer-controller-manager"
 OTHER_CLIENT, API_SERVER = "stranger", "apiserver"
@@ -39,7 +39,7 @@ VARIABLES = {"job": JOB, "namespace": ".*", "__rate_interval": "10m", "__range":
 WITHIN = 60.0
 FIRST_END = f'kftrainer_trainjob_duration_seconds_count{{job="{JOB}",result="Complete"}}'
 FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}"}}'
-SHORT_JOB: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
+SHORT_JOB: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=COMPLETES_AT_ONCE)}
 # Metrics that alerts read and that exist only after the first failure.
 OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'
 REFUSALS = "the API server has refused us nothing"
@@ -61,7 +61,7 @@ class Watched:
     manager: ManagerProcess
     namespace: str  # where the TrainJobs are
 
-    async def until_answered(self, expr: str, *, what: str, within: float = WITHIN) -> None:
+    async def wait_for_result(self, expr: str, *, what: str, within: float = WITHIN) -> None:
         """Wait until there are series with numbers for the expression."""
 
         async def answered() -> bool:
@@ -70,7 +70,7 @@ class Watched:
         await until(answered, within=within, what=f"an answer to {what}: {expr}")
 
 
-async def work(ground: Ground) -> None:
+async def work(team: ClusterTeam) -> None:
     """TrainJobs of every state, and some that are refused."""
     foreign: dict[str, Any] = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -78,12 +78,12 @@ async def work(ground: Ground) -> None:
         "metadata": {"name": "blocked"},
         "spec": {"suspend": True, "replicatedJobs": []},
     }
-    await ground.create(foreign)
+    await team.create(foreign)
     unschedulable = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
     jobs: Mapping[str, Mapping[str, Any]] = {
         "good": SHORT_JOB,
         "bad": {"podTemplateOverrides": pods_with(labels=FAILS)},
-        "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
+        "lasting": {"podTemplateOverrides": pods_with(annotations=COMPLETES_LATE)},
         "waiting": {
             "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": unschedulable}]
         },
@@ -91,12 +91,12 @@ async def work(ground: Ground) -> None:
         "blocked": {},
     }
     for name, spec in jobs.items():
-        await ground.create_job(name, "once", **spec)
-    user = applicant_with(ground.api)
+        await team.create_job(name, "once", **spec)
+    user = admission_client_for(team.api)
     wrong = {"name": "there-is-none", "kind": "TrainingRuntime"}
     for number in range(3):
         manifest = train_job(f"wrong-{number}", runtimeRef=wrong)
-        manifest["metadata"]["namespace"] = ground.namespace
+        manifest["metadata"]["namespace"] = team.namespace
         assert (await user.create(manifest)).denial
 
 
@@ -122,8 +122,8 @@ async def watched(
             full_control_plane.client() as api,
             admitting_manager(full_control_plane, *flags) as manager,
         ):
-            ground = Ground(api, await full_control_plane.create_namespace(api))
-            token = await reader_token(api, ground.namespace, folder / "token")
+            team = ClusterTeam(api, await full_control_plane.create_namespace(api))
+            token = await reader_token(api, team.namespace, folder / "token")
             its_api = full_control_plane.url.removeprefix("https://")
             targets = (
                 Target(JOB, address, token, labels={"namespace": "kubeflow-system"}),
@@ -131,22 +131,22 @@ async def watched(
                 Target(API_SERVER, its_api, token, only="apiserver_admission.*", every="5s"),
             )
             async with scraping(prometheus_program, folder, targets, rules) as prometheus:
-                watched = Watched(prometheus, manager, ground.namespace)
-                await watched.until_answered(f'up{{job="{JOB}"}} == 1', what="the manager")
+                watched = Watched(prometheus, manager, team.namespace)
+                await watched.wait_for_result(f'up{{job="{JOB}"}} == 1', what="the manager")
 
                 async def leads() -> bool:  # what happens before that is not measured
                     return bool(manager.log_entries("manager_started"))
 
                 await until(leads, within=WITHIN, what="the manager leading")
                 # A rate omits the first value of a series: one TrainJob comes first.
-                await ground.create(one_try_runtime("once"))
-                await ground.create_job("first", "once", **SHORT_JOB)
+                await team.create(one_try_runtime("once"))
+                await team.create_job("first", "once", **SHORT_JOB)
                 for metric in (FIRST_PODS, FIRST_END):
-                    await watched.until_answered(metric, what="the first")
-                await work(ground)
-                await ground.until_ended("good")
-                await ground.until_ended("bad", "Failed")
-                await ground.until_says("Blocked", "NameTaken", name="blocked")
+                    await watched.wait_for_result(metric, what="the first")
+                await work(team)
+                await team.wait_until_ended("good")
+                await team.wait_until_ended("bad", "Failed")
+                await team.wait_for_condition("Blocked", "NameTaken", name="blocked")
                 yield watched
     finally:
         ports.release_all()
@@ -162,24 +162,24 @@ def queries() -> list[PanelQuery]:
     "panel_query", queries(), ids=lambda panel_query: f"{panel_query.panel}-{panel_query.legend}"
 )
 async def test_every_panel_has_data(watched: Watched, panel_query: PanelQuery) -> None:
-    await watched.until_answered(panel_query.expr, what=panel_query.panel)
+    await watched.wait_for_result(panel_query.expr, what=panel_query.panel)
 
 
 async def test_misspelt_query_has_no_data(watched: Watched) -> None:
     with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\} did not"):
-        await watched.until_answered("kftrainer_trainjob{}", what="it", within=3)
+        await watched.wait_for_result("kftrainer_trainjob{}", what="it", within=3)
 
 
 async def test_unauthorized_user_gets_no_metrics(watched: Watched) -> None:
     async def refused() -> bool:
-        return "401" in await watched.prometheus.complaint_about(OTHER_CLIENT)
+        return "401" in await watched.prometheus.scrape_error(OTHER_CLIENT)
 
     await until(refused, within=WITHIN, what="the scrape without a token being refused")
     [up] = await watched.prometheus.query(f'up{{job="{OTHER_CLIENT}"}}')
     assert up.points[0][1] == 0
 
     async def is_shown() -> bool:
-        return await watched.prometheus.complaint_about(JOB) == ""
+        return await watched.prometheus.scrape_error(JOB) == ""
 
     await until(is_shown, within=WITHIN, what="a scrape with the token")
 
@@ -209,7 +209,7 @@ async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:
 async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) -> None:
     """The last one: it takes the manager away, so that it cannot be called."""
     await watched.manager.stop()
-    user = applicant_with(api)
+    user = admission_client_for(api)
     missed = train_job("unseen", runtimeRef={"name": "once", "kind": "TrainingRuntime"})
     missed["metadata"]["namespace"] = watched.namespace
     assert "failed calling webhook" in (await user.create(missed)).message
@@ -218,7 +218,7 @@ async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) ->
         for rule in await watched.prometheus.rules()
         for selector in await watched.prometheus.selectors(rule["query"])
     }
-    assert set(ONLY_AFTER_FAILURES) <= set(read), "nobody reads this any more"
+    assert set(ONLY_AFTER_FAILURES) <= set(read), "unused expectation"
     for selector, alert in read.items():
         if selector not in ONLY_AFTER_FAILURES:
-            await watched.until_answered(f"last_over_time({selector}[10m])", what=alert)
+            await watched.wait_for_result(f"last_over_time({selector}[10m])", what=alert)

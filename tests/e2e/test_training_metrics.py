@@ -9,15 +9,15 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import until_jobs_are_watched
+from tests.integration.controllers.team import wait_until_jobs_are_watched
 from tests.support.objects import API
 from tests.support.scraping import Scraper, scraper
 from tests.support.trainjobs import (
-    BY_THE_END,
+    COMPLETES_AT_ONCE,
+    COMPLETES_LATE,
+    END_TO_END_TIMEOUT,
     FAILS,
-    FOR_A_MOMENT,
-    FOR_LONG,
-    Ground,
+    ClusterTeam,
     one_try_runtime,
     pods_with,
     ready_manager,
@@ -28,15 +28,15 @@ OLDEST = "kftrainer_trainjob_oldest_timestamp_seconds"
 CREATION_COUNT = "kftrainer_trainjob_jobset_creation_seconds_count"
 RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
 DURATION_COUNT = "kftrainer_trainjob_duration_seconds_count"
-FOR_ALL, OF_ITS_OWN = "ClusterTrainingRuntime", "_namespaced"
+CLUSTER_RUNTIME, NAMESPACED_RUNTIME = "ClusterTrainingRuntime", "_namespaced"
 UNSCHEDULABLE = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
-SHORT: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
+SHORT: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=COMPLETES_AT_ONCE)}
 
 
 @pytest.fixture
-def ground(api: ApiClient, namespace: str) -> Ground:
+def team(api: ApiClient, namespace: str) -> ClusterTeam:
     """A namespace of the test's own."""
-    return Ground(api, namespace)
+    return ClusterTeam(api, namespace)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def metrics() -> AsyncIterator[Scraper]:
         yield metrics
 
 
-async def until_reported(
+async def wait_until_reported(
     metrics: Scraper, name: str, *labels: str, expected: Mapping[Any, float], **of: str
 ) -> None:
     """Wait until these are the series, by one label or by several."""
@@ -59,43 +59,43 @@ async def until_reported(
 
     last: list[Any] = []
     try:
-        await until(user_visible, within=BY_THE_END, what=f"{name} being reported")
+        await until(user_visible, within=END_TO_END_TIMEOUT, what=f"{name} being reported")
     except Exception as error:
         error.add_note(f"{name} is {last[-1:]}, not {wanted}")
         raise
 
 
 @pytest.fixture
-async def runtime(ground: Ground) -> AsyncIterator[str]:
+async def runtime(team: ClusterTeam) -> AsyncIterator[str]:
     """The name of a runtime for all namespaces that no other test has."""
-    name = f"of-{ground.namespace}"
-    await ground.api.create({**one_try_runtime(name), "kind": FOR_ALL})
+    name = f"of-{team.namespace}"
+    await team.api.create({**one_try_runtime(name), "kind": CLUSTER_RUNTIME})
     yield name
-    await ground.api.delete(f"/apis/{API}/clustertrainingruntimes/{name}")
+    await team.api.delete(f"/apis/{API}/clustertrainingruntimes/{name}")
 
 
-async def begin(ground: Ground, runtime: str) -> None:
+async def begin(team: ClusterTeam, runtime: str) -> None:
     """A TrainJob in each state, one of them on a runtime of its namespace."""
     unschedulable = [{"targetJobs": [{"name": "node"}], "spec": UNSCHEDULABLE}]
-    await ground.create(one_try_runtime(f"{runtime}-bad"))
+    await team.create(one_try_runtime(f"{runtime}-bad"))
     jobs: dict[str, Any] = {
         "good": SHORT,
         "resting": {"suspend": True, **SHORT},
-        "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
+        "lasting": {"podTemplateOverrides": pods_with(annotations=COMPLETES_LATE)},
         "waiting": {"podTemplateOverrides": unschedulable},
     }
     for name, spec in jobs.items():
-        await create_job(ground, name, runtime, **spec)
-    await ground.create_job("blocked", f"{runtime}-none")
+        await create_job(team, name, runtime, **spec)
+    await team.create_job("blocked", f"{runtime}-none")
     failing = pods_with(labels=FAILS)
-    await ground.create_job("bad", f"{runtime}-bad", podTemplateOverrides=failing)
+    await team.create_job("bad", f"{runtime}-bad", podTemplateOverrides=failing)
     managed_by = "kueue.x-k8s.io/multikueue"
-    await create_job(ground, "others", runtime, managedBy=managed_by)
+    await create_job(team, "others", runtime, managedBy=managed_by)
 
 
-async def create_job(ground: Ground, name: str, runtime: str, **spec: Any) -> None:
+async def create_job(team: ClusterTeam, name: str, runtime: str, **spec: Any) -> None:
     """A TrainJob on a runtime for all namespaces."""
-    await ground.create_job(name, runtimeRef={"name": runtime, "kind": FOR_ALL}, **spec)
+    await team.create_job(name, runtimeRef={"name": runtime, "kind": CLUSTER_RUNTIME}, **spec)
 
 
 STATES = {
@@ -109,59 +109,59 @@ STATES = {
 
 
 async def test_states_and_durations_are_reported_once_and_removed_with_their_jobs(
-    ground: Ground, control_plane: ControlPlane, metrics: Scraper, runtime: str
+    team: ClusterTeam, control_plane: ControlPlane, metrics: Scraper, runtime: str
 ) -> None:
-    namespace = ground.namespace
+    namespace = team.namespace
     states = {(runtime + suffix, state): count for (suffix, state), count in STATES.items()}
     flags = ("--namespace", namespace, *metrics.flags)
     async with ready_manager(control_plane, *flags) as manager:
-        await until_jobs_are_watched(manager)
-        await begin(ground, runtime)
-        await until_reported(
+        await wait_until_jobs_are_watched(manager)
+        await begin(team, runtime)
+        await wait_until_reported(
             metrics, COUNTS, "runtime", "state", expected=states, namespace=namespace
         )
-        await until_reported(metrics, CREATION_COUNT, expected={(): 4}, runtime=runtime)
-        await until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
-        await until_reported(
+        await wait_until_reported(metrics, CREATION_COUNT, expected={(): 4}, runtime=runtime)
+        await wait_until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
+        await wait_until_reported(
             metrics, DURATION_COUNT, expected={(): 1}, runtime=runtime, result="Complete"
         )
-        await until_reported(
-            metrics, DURATION_COUNT, expected={(): 1}, runtime=OF_ITS_OWN, result="Failed"
+        await wait_until_reported(
+            metrics, DURATION_COUNT, expected={(): 1}, runtime=NAMESPACED_RUNTIME, result="Failed"
         )
-        assert await metrics.series(CREATION_COUNT, runtime=OF_ITS_OWN) == {(): 1}
-        await check_oldest(ground, metrics)
+        assert await metrics.series(CREATION_COUNT, runtime=NAMESPACED_RUNTIME) == {(): 1}
+        await check_oldest(team, metrics)
         assert list(await metrics.series("kftrainer_build_info", "version", "python"))
 
         await manager.stop()
         manager.start()
-        await until_reported(
+        await wait_until_reported(
             metrics, COUNTS, "runtime", "state", expected=states, namespace=namespace
         )
-        await check_oldest(ground, metrics)
-        await until_jobs_are_watched(manager, starts=2)
-        await create_job(ground, "later", runtime, **SHORT)
-        await ground.suspend(suspend=False, name="resting")
+        await check_oldest(team, metrics)
+        await wait_until_jobs_are_watched(manager, starts=2)
+        await create_job(team, "later", runtime, **SHORT)
+        await team.suspend(suspend=False, name="resting")
         # Of the one that rested the pod is new to the manager, and its JobSet is not.
-        await until_reported(
+        await wait_until_reported(
             metrics, DURATION_COUNT, expected={(): 2}, runtime=runtime, result="Complete"
         )
-        await until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
-        await until_reported(metrics, CREATION_COUNT, expected={(): 1}, runtime=runtime)
-        assert await metrics.series(DURATION_COUNT, runtime=OF_ITS_OWN) == {}
+        await wait_until_reported(metrics, RAN, expected={(): 2}, runtime=runtime)
+        await wait_until_reported(metrics, CREATION_COUNT, expected={(): 1}, runtime=runtime)
+        assert await metrics.series(DURATION_COUNT, runtime=NAMESPACED_RUNTIME) == {}
 
-        for job in await ground.all("TrainJob"):
-            await ground.delete("TrainJob", job["metadata"]["name"])
-        await until_reported(metrics, COUNTS, expected={}, namespace=namespace)
+        for job in await team.all("TrainJob"):
+            await team.delete("TrainJob", job["metadata"]["name"])
+        await wait_until_reported(metrics, COUNTS, expected={}, namespace=namespace)
         assert await metrics.series(OLDEST, namespace=namespace) == {}
         assert await metrics.series(DURATION_COUNT, runtime=runtime) == {(): 2}
 
 
-async def check_oldest(ground: Ground, metrics: Scraper) -> None:
+async def check_oldest(team: ClusterTeam, metrics: Scraper) -> None:
     """The start of a state is never before the creation of a TrainJob that is in it."""
-    found = await metrics.series(OLDEST, "state", namespace=ground.namespace)
+    found = await metrics.series(OLDEST, "state", namespace=team.namespace)
     assert set(found) == {("Pending",), ("Running",), ("Suspended",), ("Blocked",)}
     for job, state in {"waiting": "Pending", "lasting": "Running", "blocked": "Blocked"}.items():
-        created = (await ground.get("TrainJob", job))["metadata"]["creationTimestamp"]
+        created = (await team.get("TrainJob", job))["metadata"]["creationTimestamp"]
         assert found[state,] >= seconds(created)
 
 
@@ -170,26 +170,26 @@ def seconds(text: str) -> float:
 
 
 async def test_only_the_leader_counts(
-    ground: Ground, control_plane: ControlPlane, metrics: Scraper
+    team: ClusterTeam, control_plane: ControlPlane, metrics: Scraper
 ) -> None:
-    namespace = ground.namespace
+    namespace = team.namespace
     flags = ("--leader-elect", "--leader-election-namespace", namespace, "--namespace", namespace)
-    await ground.create(one_try_runtime())
-    await ground.create_job("first", "once", **SHORT)
+    await team.create(one_try_runtime())
+    await team.create_job("first", "once", **SHORT)
     async with (
         scraper() as other_metrics,
         ready_manager(control_plane, *flags, *metrics.flags) as leader,
     ):
-        await until_reported(metrics, COUNTS, "state", expected={"Complete": 1})
+        await wait_until_reported(metrics, COUNTS, "state", expected={"Complete": 1})
         async with ready_manager(control_plane, *flags, *other_metrics.flags) as other:
             assert not other.log_entries("manager_started")
             text = await other_metrics.text()
             assert "kftrainer_build_info{" in text
             assert "kftrainer_trainjob" not in text
             await leader.stop()
-            await until_reported(other_metrics, COUNTS, "state", expected={"Complete": 1})
-            await until_jobs_are_watched(other)
-            await ground.create_job("second", "once", **SHORT)
-            await until_reported(other_metrics, COUNTS, "state", expected={"Complete": 2})
+            await wait_until_reported(other_metrics, COUNTS, "state", expected={"Complete": 1})
+            await wait_until_jobs_are_watched(other)
+            await team.create_job("second", "once", **SHORT)
+            await wait_until_reported(other_metrics, COUNTS, "state", expected={"Complete": 2})
             for name in (CREATION_COUNT, RAN, DURATION_COUNT):
-                await until_reported(other_metrics, name, expected={(): 1})
+                await wait_until_reported(other_metrics, name, expected={(): 1})

@@ -20,12 +20,12 @@ from tests.support.plans import pod_of
 from tests.support.runtimes import SHIPPED
 from tests.support.scenarios import FETCHING, WITH_INITIALIZERS, Scenario, disk, on_nodes
 from tests.support.trainjobs import (
-    BY_THE_END,
-    FOR_A_MOMENT,
-    FOR_LONG,
-    Ground,
+    COMPLETES_AT_ONCE,
+    COMPLETES_LATE,
+    END_TO_END_TIMEOUT,
+    ClusterTeam,
+    created_jobset_count,
     install_pod_groups,
-    made_job_sets,
     pods_with,
     summary,
 )
@@ -59,7 +59,7 @@ def plain() -> Object:
     return runtime("plain", mlPolicy={"numNodes": 2})
 
 
-LIVES = {
+LIFECYCLES = {
     "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
     "cached": Scenario("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
     "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
@@ -77,14 +77,14 @@ ON_MPI = ("deepspeed", "deepspeed-alone", "mlx", "outside")
 ON_TORCHTUNE = ("llama-1b", "llama-3b", "qwen")
 
 
-async def begin(ground: Ground) -> None:
+async def begin(team: ClusterTeam) -> None:
     """Create all the TrainJobs at once, and what they need."""
-    for shared in (*SHIPPED, *(disk(f"{ground.namespace}-{name}") for name in ON_TORCHTUNE)):
-        await ground.api.apply(shared)
+    for shared in (*SHIPPED, *(disk(f"{team.namespace}-{name}") for name in ON_TORCHTUNE)):
+        await team.api.apply(shared)
     for own in (CACHE_ACCOUNT, outside_launcher(), plain()):
-        await ground.create(own)
-    for name, life in LIVES.items():
-        await life.begin(ground, name)
+        await team.create(own)
+    for name, life in LIFECYCLES.items():
+        await life.begin(team, name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -108,39 +108,39 @@ async def manager(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def lives_namespace(
+async def lifecycle_namespace(
     full_control_plane: ControlPlane, manager: ManagerProcess
 ) -> AsyncIterator[str]:
-    """Where all the TrainJobs of LIVES run, side by side."""
+    """Where all the TrainJobs of LIFECYCLES run side by side."""
     async with full_control_plane.client() as api:
-        ground = Ground(api, await full_control_plane.create_namespace(api))
-        await begin(ground)
-    yield ground.namespace
+        team = ClusterTeam(api, await full_control_plane.create_namespace(api))
+        await begin(team)
+    yield team.namespace
 
 
 @pytest.fixture
-def lives(api: ApiClient, lives_namespace: str) -> Ground:
+def lifecycle_team(api: ApiClient, lifecycle_namespace: str) -> ClusterTeam:
     """The same, for one test."""
-    return Ground(api, lives_namespace)
+    return ClusterTeam(api, lifecycle_namespace)
 
 
 @pytest.fixture
-def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
-    """A namespace of the test's own, while the TrainJobs of LIVES run in theirs."""
-    return Ground(api, namespace)
+def team(api: ApiClient, namespace: str, lifecycle_namespace: str) -> ClusterTeam:
+    """A namespace of the test's own, while those of LIFECYCLES run in theirs."""
+    return ClusterTeam(api, namespace)
 
 
-async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
-    ground: Ground,
+async def test_suspended_job_has_no_pods_and_resumes_with_changed_overrides(
+    team: ClusterTeam,
 ) -> None:
-    await ground.create(runtime("torch"))
-    await ground.create_job(**on_nodes(2), podTemplateOverrides=pods_with(annotations=FOR_LONG))
-    await ground.until_running("train", 2)
+    await team.create(runtime("torch"))
+    await team.create_job(**on_nodes(2), podTemplateOverrides=pods_with(annotations=COMPLETES_LATE))
+    await team.wait_until_running("train", 2)
 
-    await ground.suspend(suspend=True)
-    await ground.until_left("train", ["Pod"])
+    await team.suspend(suspend=True)
+    await team.wait_until_children_deleted("train", ["Pod"])
     suspended_status = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
-    job = await ground.until_rows({"name": "node", **suspended_status})
+    job = await team.wait_for_jobs_status({"name": "node", **suspended_status})
     assert summary(job) == {"Suspended": "True/Suspended"}
 
     toleration = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
@@ -148,75 +148,81 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
         "nodeSelector": {"kubernetes.io/hostname": "kwok-2"},
         "tolerations": [toleration],
     }
-    [override] = pods_with(annotations=FOR_LONG)
+    [override] = pods_with(annotations=COMPLETES_LATE)
     changed = {"podTemplateOverrides": [{**override, "spec": created}], "suspend": False}
-    await ground.patch("TrainJob", "train", {"spec": changed})
-    pods = await ground.until_running("train", 2)
+    await team.patch("TrainJob", "train", {"spec": changed})
+    pods = await team.wait_until_running("train", 2)
     assert [each["spec"]["nodeName"] for each in pods] == ["kwok-2"] * 2
     assert all(toleration in each["spec"]["tolerations"] for each in pods)
-    job = await ground.until_says("Suspended", "Resumed", "False")
+    job = await team.wait_for_condition("Suspended", "Resumed", "False")
     assert summary(job) == {"Suspended": "False/Resumed"}
 
-    await ground.suspend(suspend=True)
-    await ground.until_left("train", ["Pod"])
-    await ground.until_says("Suspended", "Suspended")
-    await ground.until_rows({"name": "node", **suspended_status})  # before that, admission refuses
+    await team.suspend(suspend=True)
+    await team.wait_until_children_deleted("train", ["Pod"])
+    await team.wait_for_condition("Suspended", "Suspended")
+    await team.wait_for_jobs_status(
+        {"name": "node", **suspended_status}
+    )  # before that, admission refuses
 
-    changed = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT), "suspend": False}
-    await ground.patch("TrainJob", "train", {"spec": changed})
-    job = await ground.until_ended("train")
+    changed = {"podTemplateOverrides": pods_with(annotations=COMPLETES_AT_ONCE), "suspend": False}
+    await team.patch("TrainJob", "train", {"spec": changed})
+    job = await team.wait_until_ended("train")
     assert summary(job) == {"Suspended": "False/Resumed", "Complete": "True/AllJobsCompleted"}
     # The JobSet has followed; its controller leaves what it has once put on its Jobs.
-    pod = pod_of(await ground.get("JobSet"))
+    pod = pod_of(await team.get("JobSet"))
     assert "nodeSelector" not in pod
     assert "tolerations" not in pod
 
 
-@pytest.mark.parametrize("name", LIVES)
-async def test_it_runs_to_its_end(lives: Ground, name: str, manager: ManagerProcess) -> None:
-    job = await lives.until_ended(name)
+@pytest.mark.parametrize("name", LIFECYCLES)
+async def test_it_runs_to_its_end(
+    lifecycle_team: ClusterTeam, name: str, manager: ManagerProcess
+) -> None:
+    job = await lifecycle_team.wait_until_ended(name)
     assert summary(job) == {"Complete": "True/AllJobsCompleted"}
     complete = conditions_of(job)["Complete"]
     [end] = [
         each
-        for each in (await lives.get("JobSet", name))["status"]["conditions"]
+        for each in (await lifecycle_team.get("JobSet", name))["status"]["conditions"]
         if each["type"] == "Completed"
     ]
     assert {**end, "type": "Complete"} == complete
-    assert await lives.pod_counts(name) == LIVES[name].pods
-    assert made_job_sets(manager, lives.namespace, name) == 1
+    assert await lifecycle_team.pod_counts(name) == LIFECYCLES[name].pods
+    assert created_jobset_count(manager, lifecycle_team.namespace, name) == 1
 
     async def events_exist() -> list[Object] | None:
-        rows: list[Object] = (await lives.get("TrainJob", name))["status"]["jobsStatus"]
-        trainer = "launcher" if "launcher" in LIVES[name].pods else "node"
+        rows: list[Object] = (await lifecycle_team.get("TrainJob", name))["status"]["jobsStatus"]
+        trainer = "launcher" if "launcher" in LIFECYCLES[name].pods else "node"
         done = any(row["name"] == trainer and row["succeeded"] == 1 for row in rows)
         return rows if done else None
 
     rows = await until(
-        events_exist, within=BY_THE_END, what=f"{name} telling that its jobs succeeded"
+        events_exist, within=END_TO_END_TIMEOUT, what=f"{name} telling that its jobs succeeded"
     )
     assert all(set(row) == {"name", *COUNTS} for row in rows)
-    replicated_jobs = (await lives.get("JobSet", name))["spec"]["replicatedJobs"]
+    replicated_jobs = (await lifecycle_team.get("JobSet", name))["spec"]["replicatedJobs"]
     assert sorted(row["name"] for row in rows) == sorted(each["name"] for each in replicated_jobs)
 
 
 @pytest.mark.parametrize("name", ["cached", *ON_TORCHTUNE])
-async def test_initializers_are_over_before_the_training_begins(lives: Ground, name: str) -> None:
-    await lives.until_ended(name)
+async def test_initializers_are_over_before_the_training_begins(
+    lifecycle_team: ClusterTeam, name: str
+) -> None:
+    await lifecycle_team.wait_until_ended(name)
     jobs = {
         each["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]: each
-        for each in await lives.owned("Job", name)
+        for each in await lifecycle_team.owned("Job", name)
     }
     before = [jobs[each]["status"]["completionTime"] for each in INITIALIZERS if each in jobs]
     assert before
     assert max(before) <= jobs["node"]["metadata"]["creationTimestamp"]
 
 
-async def test_initializers_get_their_storage_uris(lives: Ground) -> None:
-    await lives.until_ended("llama-1b")
+async def test_initializers_get_their_storage_uris(lifecycle_team: ClusterTeam) -> None:
+    await lifecycle_team.wait_until_ended("llama-1b")
     events = {
         container["name"]: variable["value"]
-        for pod in await lives.pods("llama-1b")
+        for pod in await lifecycle_team.pods("llama-1b")
         for container in pod["spec"]["containers"]
         for variable in container["env"]
         if variable["name"] == "STORAGE_URI"
@@ -233,22 +239,24 @@ def host(pod: Object) -> str:
 
 
 @pytest.mark.parametrize("name", ON_MPI)
-async def test_the_hostfile_names_the_pods_that_train(lives: Ground, name: str) -> None:
-    await lives.until_ended(name)
+async def test_the_hostfile_names_the_pods_that_train(
+    lifecycle_team: ClusterTeam, name: str
+) -> None:
+    await lifecycle_team.wait_until_ended(name)
     training = {
         host(pod)
-        for pod in await lives.pods(name)
+        for pod in await lifecycle_team.pods(name)
         if name != "outside" or "-launcher-" not in pod["metadata"]["name"]
     }
-    hostfile = (await lives.get("ConfigMap", f"{name}-mpi-hostfile"))["data"]["hostfile"]
+    hostfile = (await lifecycle_team.get("ConfigMap", f"{name}-mpi-hostfile"))["data"]["hostfile"]
     assert {line.removesuffix(" slots=1") for line in hostfile.splitlines()} == training
-    keys = await lives.get("Secret", f"{name}-mpi-ssh-auth")
+    keys = await lifecycle_team.get("Secret", f"{name}-mpi-ssh-auth")
     assert {*keys["data"]} == {"ssh-privatekey", "ssh-publickey"}
 
 
-async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
-    await lives.until_ended("torch")
-    pods = await lives.pods("torch")
+async def test_torch_finds_its_master_among_the_pods(lifecycle_team: ClusterTeam) -> None:
+    await lifecycle_team.wait_until_ended("torch")
+    pods = await lifecycle_team.pods("torch")
     events = [
         {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         for pod in pods
@@ -259,15 +267,15 @@ async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
 
 
 async def test_unchanged_trainjob_is_not_written(
-    lives: Ground, manager: ManagerProcess, metrics_url: str
+    lifecycle_team: ClusterTeam, manager: ManagerProcess, metrics_url: str
 ) -> None:
-    """Everything is looked at once more, after all is done: that takes no write."""
+    """Another reconcile of each finished TrainJob writes nothing."""
     reference = {"kind": "TrainingRuntime", "name": "outside-launcher"}
-    await lives.create(train_job("waiting", runtimeRef=reference, suspend=True))
-    await lives.until_says("Suspended", "Suspended", name="waiting")
-    for name in LIVES:
-        await lives.until_ended(name)
-    looked_at = (*LIVES, "waiting")
+    await lifecycle_team.create(train_job("waiting", runtimeRef=reference, suspend=True))
+    await lifecycle_team.wait_for_condition("Suspended", "Suspended", name="waiting")
+    for name in LIFECYCLES:
+        await lifecycle_team.wait_until_ended(name)
+    names = (*LIFECYCLES, "waiting")
 
     async with ApiClient(f"http://{metrics_url}", None) as probe:
 
@@ -275,39 +283,43 @@ async def test_unchanged_trainjob_is_not_written(
             page = (await probe.fetch("GET", "/metrics")).decode()
             return sum(float(found[1]) for found in map(WRITES.match, page.splitlines()) if found)
 
-        async def look_at_all() -> bool:
+        async def all_are_reconciled() -> bool:
             before = await writes()
             async with asyncio.TaskGroup() as group:
-                for name in looked_at:
-                    group.create_task(lives.touch(manager, name))
+                for name in names:
+                    group.create_task(lifecycle_team.touch(manager, name))
             return await writes() == before
 
         assert await writes() > 0
-        await until(look_at_all, within=BY_THE_END, what="a look at all that takes no write")
-    assert all(reconciles(manager, lives.namespace, name) > 1 for name in looked_at)
+        await until(
+            all_are_reconciled,
+            within=END_TO_END_TIMEOUT,
+            what="a reconcile of each TrainJob without a write",
+        )
+    assert all(reconciles(manager, lifecycle_team.namespace, name) > 1 for name in names)
 
 
-async def test_pod_group_of_a_gang_is_deleted_with_the_job(ground: Ground) -> None:
+async def test_pod_group_of_a_gang_is_deleted_with_the_job(team: ClusterTeam) -> None:
     """The last one: the garbage collector notices new kinds only every thirty seconds."""
     requested = {"requests": {"cpu": "500m", "memory": "1Gi"}}
-    await ground.create(
+    await team.create(
         runtime(
             "gang",
             jobs=[replicated_job(resources=requested)],
             podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 77}},
         )
     )
-    long = pods_with(annotations=FOR_LONG)
-    await ground.create_job(runtime="gang", **on_nodes(3), podTemplateOverrides=long)
-    pods = await ground.until_running("train", 3)
+    long = pods_with(annotations=COMPLETES_LATE)
+    await team.create_job(runtime="gang", **on_nodes(3), podTemplateOverrides=long)
+    pods = await team.wait_until_running("train", 3)
     assert {each["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] for each in pods} == {
         "train"
     }
-    assert (await ground.get("PodGroup"))["spec"] == {
+    assert (await team.get("PodGroup"))["spec"] == {
         "minMember": 3,
         "minResources": {"cpu": "1500m", "memory": "3Gi"},
         "scheduleTimeoutSeconds": 77,
     }
-    await ground.delete("TrainJob")
-    await ground.until_gone("PodGroup")
-    await ground.until_left("train")
+    await team.delete("TrainJob")
+    await team.wait_until_deleted("PodGroup")
+    await team.wait_until_children_deleted("train")

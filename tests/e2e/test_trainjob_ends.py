@@ -7,27 +7,26 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
 from tests.support.managers import ManagerProcess
 from tests.support.objects import COLLECTIONS, runtime
 from tests.support.trainjobs import (
-    BY_THE_END,
+    COMPLETES_LATE,
+    END_TO_END_TIMEOUT,
     FAILS,
-    FOR_LONG,
-    Ground,
-    made_job_sets,
+    ClusterTeam,
+    created_jobset_count,
     one_try_runtime,
     pods_with,
     summary,
 )
-from tests.support.webhooks import MERGE, admitting_manager, until_missed
+from tests.support.webhooks import MERGE, admitting_manager, wait_until_call_fails
 
 IN_USE = "trainer.kubeflow.org/resource-in-use"
 FAILING: dict[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
-LASTING: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+LASTING: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=COMPLETES_LATE)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -37,30 +36,24 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
         yield manager
 
 
-@pytest.fixture
-def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
-    """A namespace of the test's own."""
-    return Ground(api, namespace)
-
-
-async def look_once_more(ground: Ground, manager: ManagerProcess, *jobs: str) -> None:
-    """See that the manager looks at TrainJobs whose JobSets are gone, and makes nothing."""
+async def reconcile_again(team: ClusterTeam, manager: ManagerProcess, *jobs: str) -> None:
+    """Check that a reconcile of TrainJobs without JobSets creates nothing."""
     for job in jobs:
-        await ground.touch(manager, job)
-        assert made_job_sets(manager, ground.namespace, job) == 1
-    assert await ground.all("JobSet") == []
+        await team.touch(manager, job)
+        assert created_jobset_count(manager, team.namespace, job) == 1
+    assert await team.all("JobSet") == []
 
 
 async def test_finished_trainjob_does_not_restart_without_its_job_set(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Defects D3 and D4."""
-    await ground.create(one_try_runtime())
-    await ground.create_job("good", "once")
-    await ground.create_job("bad", "once", **FAILING)
+    await team.create(one_try_runtime())
+    await team.create_job("good", "once")
+    await team.create_job("bad", "once", **FAILING)
     before = {
-        "good": await ground.until_ended("good", "Complete"),
-        "bad": await ground.until_ended("bad", "Failed"),
+        "good": await team.wait_until_ended("good", "Complete"),
+        "bad": await team.wait_until_ended("bad", "Failed"),
     }
     assert summary(before["good"]) == {"Complete": "True/AllJobsCompleted"}
     assert summary(before["bad"]) == {"Failed": "True/FailedJobs"}
@@ -68,115 +61,115 @@ async def test_finished_trainjob_does_not_restart_without_its_job_set(
     assert re.match("jobset failed due to one or more job failures", why)
 
     for job in before:
-        looks = reconciles(manager, ground.namespace, job)
-        await ground.delete("JobSet", job)
-        await ground.until_gone("JobSet", job)
-        await ground.until_looked(manager, job, looks)
-    await look_once_more(ground, manager, *before)
+        before_count = reconciles(manager, team.namespace, job)
+        await team.delete("JobSet", job)
+        await team.wait_until_deleted("JobSet", job)
+        await team.wait_until_reconciled(manager, job, before_count)
+    await reconcile_again(team, manager, *before)
     for job, then in before.items():
-        status = (await ground.get("TrainJob", job))["status"]
+        status = (await team.get("TrainJob", job))["status"]
         assert status["conditions"] == then["status"]["conditions"]
         assert [row["name"] for row in status["jobsStatus"]] == ["node"]
-        await ground.until_left(job)
+        await team.wait_until_children_deleted(job)
 
 
 async def test_finished_trainjob_does_not_restart_when_its_job_set_expires(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Defects D3 and D4."""
-    await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=5))
-    await ground.create_job("good", "brief")
-    await ground.create_job("bad", "brief", **FAILING)
+    await team.create(one_try_runtime("brief", ttlSecondsAfterFinished=5))
+    await team.create_job("good", "brief")
+    await team.create_job("bad", "brief", **FAILING)
     before = {
-        "good": await ground.until_ended("good", "Complete"),
-        "bad": await ground.until_ended("bad", "Failed"),
+        "good": await team.wait_until_ended("good", "Complete"),
+        "bad": await team.wait_until_ended("bad", "Failed"),
     }
     for job in before:
-        await ground.until_gone("JobSet", job)
-    await look_once_more(ground, manager, *before)
+        await team.wait_until_deleted("JobSet", job)
+    await reconcile_again(team, manager, *before)
     for job, then in before.items():
-        assert conditions_of(await ground.get("TrainJob", job)) == conditions_of(then)
+        assert conditions_of(await team.get("TrainJob", job)) == conditions_of(then)
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
 async def test_dependents_of_a_deleted_job_are_removed_and_not_recreated(
-    ground: Ground, manager: ManagerProcess, policy: str
+    team: ClusterTeam, manager: ManagerProcess, policy: str
 ) -> None:
     """Defect D5."""
-    await ground.create_runtime("mpi")
-    lasting = pods_with("launcher", "node", annotations=FOR_LONG)
-    await ground.create_job(runtime="mpi", trainer={"numNodes": 2}, podTemplateOverrides=lasting)
-    await ground.until_running("train", 2)
-    assert await ground.children() == [
+    await team.create_runtime("mpi")
+    lasting = pods_with("launcher", "node", annotations=COMPLETES_LATE)
+    await team.create_job(runtime="mpi", trainer={"numNodes": 2}, podTemplateOverrides=lasting)
+    await team.wait_until_running("train", 2)
+    assert await team.children() == [
         "Secret/train-mpi-ssh-auth",
         "ConfigMap/train-mpi-hostfile",
         "JobSet/train",
     ]
-    await ground.delete("TrainJob", policy=policy)
-    await ground.until_gone("TrainJob")
+    await team.delete("TrainJob", policy=policy)
+    await team.wait_until_deleted("TrainJob")
 
     async def collected() -> bool:
-        return not await ground.children()
+        return not await team.children()
 
-    await until(collected, within=BY_THE_END, what="the objects of the TrainJob being gone")
-    await ground.until_left("train")
-    assert made_job_sets(manager, ground.namespace, "train") == 1
+    await until(collected, within=END_TO_END_TIMEOUT, what="the objects of the TrainJob being gone")
+    await team.wait_until_children_deleted("train")
+    assert created_jobset_count(manager, team.namespace, "train") == 1
 
 
-async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
-    await ground.create(runtime("torch"))
-    await ground.create_job("first", **LASTING)
-    await ground.create_job("second", suspend=True)
-    await ground.until_running("first", 1)
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(team: ClusterTeam) -> None:
+    await team.create(runtime("torch"))
+    await team.create_job("first", **LASTING)
+    await team.create_job("second", suspend=True)
+    await team.wait_until_running("first", 1)
 
     async def is_held() -> bool:
-        found = await ground.get("TrainingRuntime", "torch")
+        found = await team.get("TrainingRuntime", "torch")
         return found["metadata"].get("finalizers") == [IN_USE]
 
-    await until(is_held, within=BY_THE_END, what="the finalizer on the runtime")
-    await ground.delete("TrainingRuntime", "torch")
-    assert (await ground.get("TrainingRuntime", "torch"))["metadata"]["deletionTimestamp"]
+    await until(is_held, within=END_TO_END_TIMEOUT, what="the finalizer on the runtime")
+    await team.delete("TrainingRuntime", "torch")
+    assert (await team.get("TrainingRuntime", "torch"))["metadata"]["deletionTimestamp"]
 
-    await ground.delete("TrainJob", "first")
-    await ground.until_gone("TrainJob", "first")
-    await ground.until_gone("JobSet", "first")
+    await team.delete("TrainJob", "first")
+    await team.wait_until_deleted("TrainJob", "first")
+    await team.wait_until_deleted("JobSet", "first")
     # It serves those that refer to it as long as it is there.
-    await ground.suspend(suspend=False, name="second")
-    await ground.until_ended("second")
+    await team.suspend(suspend=False, name="second")
+    await team.wait_until_ended("second")
     assert await is_held()
 
-    await ground.delete("TrainJob", "second")
-    await ground.until_gone("TrainingRuntime", "torch")
+    await team.delete("TrainJob", "second")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 async def test_deletion_completes_while_the_webhook_is_unavailable(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Foreground deletion and the end of a namespace; the last test, as it stops the manager."""
-    await ground.create(runtime("own"))
+    await team.create(runtime("own"))
     for name in ("deleted", "left"):
-        await ground.create_job(name, "own", **LASTING)
-        await ground.until_running(name, 1)
-    await ground.until_in_use("own")
+        await team.create_job(name, "own", **LASTING)
+        await team.wait_until_running(name, 1)
+    await team.wait_until_in_use("own")
     await manager.stop()
-    await until_missed(ground.api)
+    await wait_until_call_fails(team.api)
     paths = {
-        kind: f"{COLLECTIONS[kind].format(ground.namespace)}/{name}"
+        kind: f"{COLLECTIONS[kind].format(team.namespace)}/{name}"
         for kind, name in (("TrainJob", "deleted"), ("TrainingRuntime", "own"))
     }
     foreground = {"propagationPolicy": "Foreground"}
-    await ground.api.request("DELETE", paths["TrainJob"], query=foreground)
+    await team.api.request("DELETE", paths["TrainJob"], query=foreground)
     for kind in ("TrainJob", "JobSet"):
-        await ground.until_gone(kind, "deleted")
-    await ground.until_left("deleted", ["Job", "Pod"])
+        await team.wait_until_deleted(kind, "deleted")
+    await team.wait_until_children_deleted("deleted", ["Job", "Pod"])
 
-    own = f"/api/v1/namespaces/{ground.namespace}"
-    await ground.api.delete(own)
-    await ground.until_gone("TrainJob", "left")
+    own = f"/api/v1/namespaces/{team.namespace}"
+    await team.api.delete(own)
+    await team.wait_until_deleted("TrainJob", "left")
     free = {"metadata": {"finalizers": None}}  # which is the manager's to do
-    await ground.api.request("PATCH", paths["TrainingRuntime"], body=free, content_type=MERGE)
+    await team.api.request("PATCH", paths["TrainingRuntime"], body=free, content_type=MERGE)
 
-    async def gone() -> bool:
-        return await ground.api.get_or_none(own) is None
+    async def is_deleted() -> bool:
+        return await team.api.get_or_none(own) is None
 
-    await until(gone, within=BY_THE_END, what="the end of the namespace")
+    await until(is_deleted, within=END_TO_END_TIMEOUT, what="the end of the namespace")

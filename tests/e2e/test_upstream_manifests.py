@@ -29,7 +29,7 @@ from tests.support.objects import Object, train_job
 from tests.support.plans import RUNTIMES
 from tests.support.strict_transport import StrictTransport, dropped_fields
 from tests.support.upstream_manifests import training_manifests
-from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+from tests.support.webhooks import AdmissionClient, admission_client_for, admitting_manager
 
 SHAPE = Shape(jobset=True, crds=(COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS))
 
@@ -106,8 +106,8 @@ async def dry_run(plane: ControlPlane) -> AsyncIterator[Client]:
 class Release:
     """Applies the files of a release in a namespace."""
 
-    def __init__(self, person: Applicant, dry_run: Client, namespace: str) -> None:
-        self._person = person
+    def __init__(self, admission: AdmissionClient, dry_run: Client, namespace: str) -> None:
+        self._admission = admission
         self._dry_run = dry_run
         self._namespace = namespace
         self._runtimes: list[Object] = []
@@ -128,7 +128,7 @@ class Release:
         return errors
 
     async def _apply_runtime(self, document: Object) -> list[str]:
-        outcome = await self._person.apply(self._placed(document))
+        outcome = await self._admission.apply(self._placed(document))
         if not outcome.accepted:
             return [outcome.message]
         stored: Any = outcome.body
@@ -136,7 +136,7 @@ class Release:
         return [*dropped_fields(document, stored)]
 
     async def _plan(self, document: Object) -> list[str]:
-        outcome = await self._person.create(self._placed(document), dry_run=True)
+        outcome = await self._admission.create(self._placed(document), dry_run=True)
         if not outcome.accepted:
             return [outcome.message]
         job = TrainJob.parse(outcome.body)
@@ -147,10 +147,10 @@ class Release:
             # Comparable because neither has jobs or containers that the other lacks.
             errors += dropped_fields(patch["trainingRuntimeSpec"]["template"], jobset)
         for each in planned:
-            errors += await self._verdict(each)
+            errors += await self._errors_of_jobset(each)
         return errors
 
-    async def _verdict(self, planned: PlannedObject) -> list[str]:
+    async def _errors_of_jobset(self, planned: PlannedObject) -> list[str]:
         manifest = planned.manifest if planned.generate is None else planned.generate()
         try:
             applied = await self._dry_run.apply(planned.resource, manifest, dry_run=True)
@@ -185,7 +185,7 @@ async def test_every_published_manifest_is_accepted_and_planned_or_rejected_for_
     files = await training_manifests(version)
     expected = OUTCOMES[version]
     assert sorted(files) == sorted(expected), "the table names every file of the release"
-    errors = await Release(applicant_with(api, manager), dry_run, namespace).outcomes(files)
+    errors = await Release(admission_client_for(api, manager), dry_run, namespace).outcomes(files)
     assert {path: _outcome(found, expected[path]) for path, found in errors.items()} == expected
 
 

@@ -78,7 +78,7 @@ async def test_a_binding_gives_a_user_exactly_the_rights_it_names(
     }
     async with control_plane.client("ada") as ada:
 
-        async def allowed() -> bool:  # the authorizer learns of a binding by its own watch
+        async def allowed() -> bool:  # the authorizer receives bindings by its own watch
             try:
                 await ada.get(f"/api/v1/namespaces/{namespace}/configmaps")
             except ApiError:
@@ -142,10 +142,10 @@ async def test_killing_its_owner_leaves_nothing_behind() -> None:
         assert any("kube-apiserver" in command for command in processes_of(folder))
         owner.send_signal(signal.SIGKILL)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return not processes_of(folder)
 
-    await until(gone, within=30, what=f"the end of all processes of {folder}")
+    await until(is_deleted, within=30, what=f"the end of all processes of {folder}")
 
 
 async def test_component_that_exits_during_startup_is_named(

@@ -47,10 +47,10 @@ class Dev:
         await until(holds, within=30, what=what)
 
     async def all_gone(self) -> None:
-        def gone() -> bool:
+        def is_deleted() -> bool:
             return not processes_of(self.place.folder) and not self.place.kept()
 
-        await self.eventually(gone, f"the end of all processes of {self.place.folder}")
+        await self.eventually(is_deleted, f"the end of all processes of {self.place.folder}")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_from_up_to_down(dev: Dev) -> None:
     assert "etcd" in dev("logs").stdout
 
 
-async def test_a_killed_supervisor_takes_everything_along_and_up_recovers(dev: Dev) -> None:
+async def test_killing_the_supervisor_stops_all_processes_and_up_recovers(dev: Dev) -> None:
     assert dev("up", "--bare").returncode == 0
     supervisor = dev.place.supervisor()
     assert supervisor

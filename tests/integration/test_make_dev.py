@@ -136,7 +136,7 @@ async def test_second_make_dev_is_refused_and_the_first_keeps_validating(
     assert await api.get_or_none(SERVICE) is None
 
 
-async def test_webhook_of_another_operator_is_not_taken_over(dev: Dev, api: ApiClient) -> None:
+async def test_webhook_of_another_operator_is_not_modified(dev: Dev, api: ApiClient) -> None:
     other_configuration = registration.configuration(
         "their-service", "their-namespace", required=False
     )

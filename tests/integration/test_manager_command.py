@@ -31,7 +31,7 @@ CONTROLLERS = (
     "trainingruntime_controller",
     "clustertrainingruntime_controller",
 )
-ANY_MOMENT = 90.0  # more than it takes on a busy machine, the start of a manager included
+TEST_TIMEOUT = 90.0  # more than it takes on a busy machine, the start of a manager included
 CONFIGURATION = {
     "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
     "kind": "Configuration",
@@ -48,7 +48,7 @@ class Command:
     async def line_with(self, text: str) -> str:
         """The first line on standard error that contains this."""
         assert self._process.stderr is not None
-        async with asyncio.timeout(ANY_MOMENT):
+        async with asyncio.timeout(TEST_TIMEOUT):
             async for raw in self._process.stderr:
                 line = raw.decode()
                 self._lines.append(line)
@@ -61,7 +61,7 @@ class Command:
 
     async def ended(self) -> tuple[int, list[str]]:
         """The exit code, and all lines on standard error."""
-        async with asyncio.timeout(ANY_MOMENT):
+        async with asyncio.timeout(TEST_TIMEOUT):
             out, err = await self._process.communicate()
         assert out == b"", "standard output is not for logs"
         message = "".join(self._lines) + err.decode()
@@ -294,10 +294,10 @@ async def take_over(api: ApiClient, lease: str) -> None:
             return False
         return True
 
-    await until(is_taken_over, within=ANY_MOMENT, what="the lease being stolen")
+    await until(is_taken_over, within=TEST_TIMEOUT, what="the lease being stolen")
 
 
-async def test_of_two_one_leads_and_the_other_takes_over(
+async def test_one_of_two_replicas_leads_and_the_other_takes_over(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     flags = ("--leader-elect", "--leader-election-namespace", namespace, "--namespace", namespace)
@@ -308,12 +308,12 @@ async def test_of_two_one_leads_and_the_other_takes_over(
         await first.wait_ready()
         await second.wait_ready()
         both = (first, second)
-        leader = await until(lambda: leader_of(both), within=ANY_MOMENT, what="an election")
+        leader = await until(lambda: leader_of(both), within=TEST_TIMEOUT, what="an election")
         [other] = [each for each in both if each is not leader]
         assert other.log_entries("controller_started") == [], "who does not lead does not work"
         await leader.stop()
         assert leader.ending() == "exit code 0"
-        new_leader = await until(lambda: leader_of((other,)), within=ANY_MOMENT, what="another")
+        new_leader = await until(lambda: leader_of((other,)), within=TEST_TIMEOUT, what="another")
         assert new_leader is other
 
 
@@ -345,7 +345,7 @@ async def test_probes_and_metrics_are_there(
             lines = [line for line in text.splitlines() if line.startswith(done)]
             return text if any(not line.endswith(" 0") for line in lines) else None
 
-        text = await until(counted, within=ANY_MOMENT, what="a reconcile being counted")
+        text = await until(counted, within=TEST_TIMEOUT, what="a reconcile being counted")
     for controller in CONTROLLERS:
         assert f'controller_runtime_max_concurrent_reconciles{{controller="{controller}"}}' in text
         assert f'controller_runtime_reconcile_time_seconds_count{{controller="{controller}"' in text
@@ -364,7 +364,7 @@ async def test_manager_is_live_but_not_ready_until_caches_have_synced(
         async def waiting() -> bool:
             return bool(manager.log_entries("preflight_waiting"))
 
-        await until(waiting, within=ANY_MOMENT, what="the manager waiting")
+        await until(waiting, within=TEST_TIMEOUT, what="the manager waiting")
         assert await probes.fetch("GET", "/healthz") == b"ok"
         with pytest.raises(ApiError, match=r"\[-\]caches failed"):
             await probes.fetch("GET", "/readyz")
@@ -386,7 +386,7 @@ async def test_https_metrics_are_served_to_authorized_users_only(
         ApiClient(f"https://{free_address}", encrypted) as metrics,
     ):
         await manager.wait_ready()
-        assert await probes.fetch("GET", "/alive") == b"ok", "as the file says"
+        assert await probes.fetch("GET", "/alive") == b"ok", "as configured in the file"
         with pytest.raises(ApiError) as refused:
             await metrics.fetch("GET", "/metrics")
     assert refused.value.status == 401

@@ -28,8 +28,8 @@ class AuditedRequest:
     def verbs(self) -> frozenset[str]:
         """Return the verbs that the request needs on any API server.
 
-        An apply that made the object took two. A watch that is sent all that is there first stands
-        for a list, which it is where API servers cannot do that.
+        An apply that created an object needs two. A watch that begins with the existing objects
+        replaces a list, which it needs on API servers without such watches.
         """
         if self.verb == "patch" and self.code == CREATED:
             return frozenset({"patch", "create"})

@@ -40,7 +40,7 @@ class FakeClock:
         return sorted(at for at, _, sleeper in self._sleepers if not sleeper.done())
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass: each sleeper wakes at its own moment, and acts before the next one wakes.
+        """Advance the time: each sleeping task resumes at its own time, before the next one does.
 
         What is ready to run has run before and after; what waits for other processes has not.
         """

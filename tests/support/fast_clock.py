@@ -15,7 +15,7 @@ class FastClock:
         self._began = self._loop.time()
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made, as it counts them."""
+        """Seconds since the clock was created, as it counts them."""
         return (self._loop.time() - self._began) * self._times
 
     def now(self) -> datetime:

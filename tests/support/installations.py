@@ -18,7 +18,7 @@ from tests.support.objects import API
 from tests.support.processes import ran
 from tests.support.releases import NAME, NAMESPACE, PodProgram, Release, user_of
 from tests.support.service_proxy import ServiceRoutes
-from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH, wait_called
+from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH, wait_until_called
 
 MANAGER = f"{NAME}-controller-manager"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{MANAGER}"
@@ -130,7 +130,7 @@ async def replicas(
         managers = [await stack.enter_async_context(started(argv, url)) for argv, url in prepared]
         for manager in managers:
             await manager.wait_ready()
-        await wait_called(cluster.plane, namespace)
+        await wait_until_called(cluster.plane, namespace)
         yield managers
         await stack.aclose()
         # They were killed and could not release it: do not wait until it expires.
@@ -178,17 +178,17 @@ async def remove_all(release: Release, api: ApiClient) -> None:
     The garbage collector takes half a minute to notice kinds that are new.
     """
     await release("uninstall", NAME, "--no-hooks", "--ignore-not-found")
-    if await api.get_or_none(SECRET_PATH):  # helm leaves it if the manager has made it anew
+    if await api.get_or_none(SECRET_PATH):  # helm keeps it if the manager has created it again
         await api.delete(SECRET_PATH)
-    await _until_not_found(api, _delete_all, "the end of all TrainJobs and runtimes")
+    await _wait_until_not_found(api, _delete_all, "the end of all TrainJobs and runtimes")
 
 
 async def forget_kinds(api: ApiClient) -> None:
     """Delete the CRDs, after a wipe."""
-    await _until_not_found(api, _delete_kind, "the end of all CustomResourceDefinitions")
+    await _wait_until_not_found(api, _delete_kind, "the end of all CustomResourceDefinitions")
 
 
-async def _until_not_found(
+async def _wait_until_not_found(
     api: ApiClient, end: Callable[[ApiClient, str], Awaitable[bool]], what: str
 ) -> None:
     left = list(KINDS)

@@ -88,10 +88,10 @@ class ManagerProcess:
         if self._process.log.exists():
             with self._process.log.open("rb") as log:
                 log.seek(self._read)
-                news, _, _ = log.read().rpartition(b"\n")
-            lines = news.splitlines(keepends=True)
+                complete_lines, _, _ = log.read().rpartition(b"\n")
+            lines = complete_lines.splitlines(keepends=True)
             self._entries += [json.loads(line) for line in lines if line.startswith(b"{")]
-            self._read += len(news) + 1 if news else 0
+            self._read += len(complete_lines) + 1 if complete_lines else 0
         return [each for each in self._entries if event in (None, each["event"])]
 
     def check_no_reconcile_raised(self) -> None:

@@ -33,4 +33,6 @@ async def versions_of(
                     found.append(event.manifest)
                     if event.manifest["metadata"]["resourceVersion"] == last:
                         return found
-    raise AssertionError(f"{key} at {last} was not told, but {len(found)} others since {since}")
+    raise AssertionError(
+        f"{key} at {last} was not delivered, but {len(found)} others since {since}"
+    )

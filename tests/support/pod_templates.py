@@ -20,7 +20,7 @@ class Listing:
 
     key: str
     pool: Sequence[Any]
-    make: Callable[[Random, Any], Object]
+    build: Callable[[Random, Any], Object]
     change: Callable[[Random, Object, Object], Object] | None = None
     keeps: Sequence[Any] = ()
     """What is always there, because other fields need it."""
@@ -170,12 +170,12 @@ def container_fields(r: Random) -> Object:
 
 def other_source(r: Random, old: Object, new: Object) -> Object:
     """Another source for an entry, in a way that lets the old one go, or nearly always."""
-    gone = old.keys() - new.keys()
+    is_deleted = old.keys() - new.keys()
     match r.choice(["retain", "retain", "null", "null", "mix"]):
         case "retain":
             return new | {"$retainKeys": r.sample(sorted(new), len(new))}
         case "null":
-            return new | dict.fromkeys(gone)
+            return new | dict.fromkeys(is_deleted)
         case _:
             return new
 
@@ -278,7 +278,7 @@ def template(r: Random) -> Object:
 def entries(r: Random, listing: Listing) -> list[Object]:
     chosen = [each for each in listing.pool if each in listing.keeps or with_probability(r, 0.5)]
     r.shuffle(chosen)
-    return [listing.make(r, each) for each in chosen]
+    return [listing.build(r, each) for each in chosen]
 
 
 def patch_of(r: Random, original: Object) -> Object:
@@ -348,8 +348,10 @@ def patched_list(r: Random, field: str, listing: Listing, old: list[Object]) -> 
     kept = [each[listing.key] for each in requested if "$patch" not in each]
     if kept and not listing.keeps and with_probability(r, 0.1):
         requested.insert(0, {"$patch": "replace"})  # behind the last that is ordered, it is refused
-    gone = {each.get(listing.key) for each in requested if "$patch" in each}
-    others = [each for each in dict.fromkeys(present) if each not in kept and each not in gone]
+    is_deleted = {each.get(listing.key) for each in requested if "$patch" in each}
+    others = [
+        each for each in dict.fromkeys(present) if each not in kept and each not in is_deleted
+    ]
     order = [{listing.key: each} for each in shuffled_in(r, kept, some(r, others))]
     if with_probability(r, 0.7) or not order:
         return {field: requested}
@@ -359,7 +361,7 @@ def patched_list(r: Random, field: str, listing: Listing, old: list[Object]) -> 
 
 
 def patched_entries(r: Random, listing: Listing, old: Object | None, identity: Any) -> list[Object]:
-    new = listing.make(r, identity)
+    new = listing.build(r, identity)
     if old is None:
         return [new]
     if identity not in listing.keeps and with_probability(r, 0.2):
@@ -373,12 +375,12 @@ def patched_entries(r: Random, listing: Listing, old: Object | None, identity: A
 def patched_set(r: Random, old: list[str]) -> Object:
     requested = some(r, FINALIZERS, 1)
     # The server takes fields in any order, so what is added and deleted at once may be either.
-    gone = [each for each in old if each not in requested and with_probability(r, 0.5)]
-    others = [each for each in old if each not in requested and each not in gone]
+    is_deleted = [each for each in old if each not in requested and with_probability(r, 0.5)]
+    others = [each for each in old if each not in requested and each not in is_deleted]
     order = shuffled_in(r, requested, others)
     entry: Object = {"finalizers": requested} if with_probability(r, 0.8) else {}
     if with_probability(r, 0.5):
-        entry["$deleteFromPrimitiveList/finalizers"] = gone
+        entry["$deleteFromPrimitiveList/finalizers"] = is_deleted
     return entry | ({"$setElementOrder/finalizers": order} if with_probability(r, 0.3) else {})
 
 

@@ -22,7 +22,7 @@ MALFORMED_VALUES: tuple[Any, ...] = (
     *("", "x", "1", "1Gi", "1 Gi", "-", "A_b", "a.b/c", "x\n", "ü", "x" * 64, "x" * 5000),
     *([], [None], ["x", "x"], [{}], {}, {"a": None}, {"a": 1}, {"a": "b"}, {"name": "x"}),
 )
-LIKELY_VALUES: dict[object, tuple[Any, ...]] = {
+PLAUSIBLE_VALUES: dict[object, tuple[Any, ...]] = {
     "int or string": (1, "1Gi", "500m", "1e3", "x", "50%", "", 2**40),
     "string": (*("x", "y", "", "Always", "2026-01-01T00:00:00Z", "a.b/c", "1Gi"), "x" * 700),
     "integer": (0, 1, 2, -1, 600, 1.0, 2**31 - 1, 2**31, 2**63 - 1),
@@ -218,7 +218,7 @@ def generated_value(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
     if kind == "array":
         few = range(rng.choice((0, 1, 1, 2, 2, 9) if depth < 4 else (0, 1)))
         return [generated_value(schema["items"], rng, depth + 1) for _ in few]
-    return copy.deepcopy(rng.choice(LIKELY_VALUES.get(kind, MALFORMED_VALUES)))
+    return copy.deepcopy(rng.choice(PLAUSIBLE_VALUES.get(kind, MALFORMED_VALUES)))
 
 
 def _generated_object(schema: Schema, rng: random.Random, depth: int) -> Object:

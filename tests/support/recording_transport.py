@@ -24,9 +24,9 @@ class RecordingTransport(HttpTransport):
     async def stream(self, *about: Any, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         """Return the response and record it as it is read."""
         async with super().stream(*about, **options) as chunks:
-            yield self._remembered(chunks)
+            yield self._recorded(chunks)
 
-    async def _remembered(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _recorded(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
             self.received += chunk
             yield chunk

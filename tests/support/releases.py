@@ -98,11 +98,11 @@ class PodProgram:
     async def argv(self, pod: Object, *flags: str) -> tuple[str, ...]:
         """The command line of the pod's container, run as the pod's ServiceAccount."""
         [container] = pod["containers"]
-        assert "command" not in container, "the image says what is run"
+        assert "command" not in container, "the image sets the command"
         places = await self._mounted(pod, container)
-        told = [_replaced(each, places) for each in container["args"]]
+        arguments = [_replaced(each, places) for each in container["args"]]
         kubeconfig = await self.kubeconfig(pod["serviceAccountName"])
-        return (*KFTRAINER, *told, "--kubeconfig", str(kubeconfig), *flags)
+        return (*KFTRAINER, *arguments, "--kubeconfig", str(kubeconfig), *flags)
 
     async def _mounted(self, pod: Object, container: Object) -> Mapping[str, Path]:
         """The live ConfigMaps and Secrets as folders, by where the container has them.

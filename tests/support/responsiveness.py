@@ -46,7 +46,7 @@ class Responsiveness:
                     self._renewals.append(renewed)
             await asyncio.sleep(EVERY)
 
-    async def until_renewed(self, manager: ManagerProcess) -> None:
+    async def wait_until_renewed(self, manager: ManagerProcess) -> None:
         """Wait until the lease has been renewed after now, or the manager has ended."""
         before = len(self._renewals)
 

@@ -1,6 +1,6 @@
 """Forwards the API server's calls of Services to processes, as kube-proxy does.
 
-The API server asks at a Unix socket, as it asks an HTTP proxy (see `ControlPlane.service_socket`).
+The API server connects to a Unix socket, as to an HTTP proxy (see `ControlPlane.service_socket`).
 This is a process of its own, because the event loop of a test ends with the test.
 """
 

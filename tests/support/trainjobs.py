@@ -19,9 +19,9 @@ from tests.integration.controllers.team import Team, conditions_of
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import replicated_job, runtime
 
-BY_THE_END = 120.0  # much more than it takes on a busy machine
-FOR_LONG = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
-FOR_A_MOMENT = {"pod-complete.stage.kwok.x-k8s.io/delay": "1ms"}
+END_TO_END_TIMEOUT = 120.0  # much more than it takes on a busy machine
+COMPLETES_LATE = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
+COMPLETES_AT_ONCE = {"pod-complete.stage.kwok.x-k8s.io/delay": "1ms"}
 FAILS = {"pod-container-running-failed.stage.kwok.x-k8s.io": "true"}
 OF_JOB_SETS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
@@ -50,10 +50,10 @@ def summary(job: Object) -> dict[str, str]:
     return {kind: f"{each['status']}/{each['reason']}" for kind, each in conditions_of(job).items()}
 
 
-class Ground(Team):
+class ClusterTeam(Team):
     """A namespace of a whole cluster."""
 
-    within = BY_THE_END
+    within = END_TO_END_TIMEOUT
 
     async def children(self) -> Sequence[str]:
         """Which objects there are that every cluster serves and that TrainJobs need."""
@@ -81,7 +81,7 @@ class Ground(Team):
         label = "jobset.sigs.k8s.io/replicatedjob-name"
         return Counter(pod["metadata"]["labels"][label] for pod in await self.pods(job))
 
-    async def until_running(self, job: str, pods: int) -> Sequence[Object]:
+    async def wait_until_running(self, job: str, pods: int) -> Sequence[Object]:
         """Wait until this number of pods of the TrainJob run, and no others exist."""
 
         async def running() -> Sequence[Object] | None:
@@ -89,35 +89,39 @@ class Ground(Team):
             phases = [each["status"].get("phase") for each in found]
             return found if phases == ["Running"] * pods else None
 
-        return await until(running, within=BY_THE_END, what=f"{pods} pods of {job} running")
+        return await until(running, within=END_TO_END_TIMEOUT, what=f"{pods} pods of {job} running")
 
-    async def until_seen_running(self, job: str, pods: int, manager: ManagerProcess) -> None:
+    async def wait_until_running_is_observed(
+        self, job: str, pods: int, manager: ManagerProcess
+    ) -> None:
         """Wait until they run, the status reports it, and the manager has read all events."""
-        await self.until_running(job, pods)
+        await self.wait_until_running(job, pods)
 
         async def has_condition() -> bool:
             rows = (await self.get("TrainJob", job)).get("status", {}).get("jobsStatus") or ()
             return any(each["ready"] for each in rows)
 
-        await until(has_condition, within=BY_THE_END, what=f"{job} being ready")
+        await until(has_condition, within=END_TO_END_TIMEOUT, what=f"{job} being ready")
         await self.touch(manager, job)
 
-    async def until_left(self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)) -> None:
+    async def wait_until_children_deleted(
+        self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)
+    ) -> None:
         """Wait until all objects of the JobSet controller are deleted."""
 
         async def nothing_left() -> bool:
             return not any([await self.owned(kind, job) for kind in kinds])
 
-        await until(nothing_left, within=BY_THE_END, what=f"{kinds} of {job} being gone")
+        await until(nothing_left, within=END_TO_END_TIMEOUT, what=f"{kinds} of {job} being gone")
 
-    async def until_ended(self, job: str, condition: str = "Complete") -> Object:
+    async def wait_until_ended(self, job: str, condition: str = "Complete") -> Object:
         """Wait until the TrainJob has this terminal condition, and return it."""
 
         async def ended() -> Object | None:
             found = await self.get("TrainJob", job)
             return found if summary(found).get(condition, "").startswith("True/") else None
 
-        return await until(ended, within=BY_THE_END, what=f"{job} being {condition}")
+        return await until(ended, within=END_TO_END_TIMEOUT, what=f"{job} being {condition}")
 
 
 class Kubectl:
@@ -161,7 +165,7 @@ async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[Manag
         yield manager
 
 
-def made_job_sets(manager: ManagerProcess, namespace: str, job: str) -> int:
+def created_jobset_count(manager: ManagerProcess, namespace: str, job: str) -> int:
     """The number of JobSets that the manager has created for the TrainJob."""
     return sum(
         (each["kind"], each["object"]) == ("JobSet", f"{namespace}/{job}")

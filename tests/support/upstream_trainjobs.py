@@ -20,7 +20,7 @@ from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.support.golden import EXPECTED, FOLDER, INPUT, read
 from tests.support.objects import API
-from tests.support.trainjobs import FOR_LONG
+from tests.support.trainjobs import COMPLETES_LATE
 
 MERGE = "application/merge-patch+json"
 JOB = "demo"
@@ -253,12 +253,12 @@ async def crds_of_the_original(api: ApiClient) -> AsyncIterator[None]:
     """Serve the API as loosely as the original's CRDs do, for the length of the block."""
     ours = {plural: await _replace_schema(api, plural, PERMISSIVE) for plural in PLURALS.values()}
     try:
-        await _until_refused(api, refused=False)
+        await _wait_until_refused(api, refused=False)
         yield
     finally:
         for plural, schema in ours.items():
             await _replace_schema(api, plural, schema)
-        await _until_refused(api, refused=True)
+        await _wait_until_refused(api, refused=True)
 
 
 async def _replace_schema(api: ApiClient, plural: str, schema: Object) -> Object:
@@ -280,8 +280,8 @@ async def _replace_schema(api: ApiClient, plural: str, schema: Object) -> Object
     return await until(replaced, within=SERVED_WITHIN, what=f"another schema of {plural}")
 
 
-async def _until_refused(api: ApiClient, *, refused: bool) -> None:
-    """Wait until the API server uses the schemas: it learns of them a moment later."""
+async def _wait_until_refused(api: ApiClient, *, refused: bool) -> None:
+    """Wait until the API server uses the schemas: it receives them a moment later."""
     for kind, plural in PLURALS.items():
         probe = {"apiVersion": API, "kind": kind, "metadata": {"name": "probe"}, "spec": {"x": 1}}
         inside = "" if kind.startswith("Cluster") else "/namespaces/default"
@@ -326,7 +326,7 @@ def _let_run_once(job: Object) -> None:
     job["template"]["spec"]["backoffLimit"] = 0
     if not _is_initializer(job):
         metadata = job["template"]["spec"]["template"].setdefault("metadata", {})
-        metadata.setdefault("annotations", {}).update(FOR_LONG)
+        metadata.setdefault("annotations", {}).update(COMPLETES_LATE)
 
 
 def _claims(volume: Mapping[str, Any]) -> bool:

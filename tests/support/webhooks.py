@@ -68,11 +68,11 @@ class AdmissionOutcome:
         return reason if colon else ""
 
 
-class Applicant:
-    """A client that writes objects and records warnings; `applicant` creates one.
+class AdmissionClient:
+    """A client that writes objects and records warnings; `admission_client` creates one.
 
-    A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
-    and its log says so: whoever knows the manager then asks again.
+    A manager that cannot read an uncached object in time rejects the write that depends on it, and
+    logs that. With the manager given, the client then repeats the write.
     """
 
     def __init__(self, api: ApiClient, manager: ManagerProcess | None = None) -> None:
@@ -123,7 +123,7 @@ class Applicant:
             outcome = await self.replace(change(await self.read(manifest)), **options)
             return None if outcome.status == CONFLICT else outcome
 
-        return await until(replaced, within=REPLACED_WITHIN, what="nobody else being faster")
+        return await until(replaced, within=REPLACED_WITHIN, what="a replace without a conflict")
 
     async def patch(
         self, manifest: Mapping[str, Any], change: Mapping[str, Any], *, dry_run: bool = False
@@ -156,7 +156,7 @@ class Applicant:
     ) -> AdmissionOutcome:
         query = {"dryRun": "All"} if dry_run else {}
         if content_type == APPLY:
-            query |= {"fieldManager": "applicant", "force": "true"}
+            query |= {"fieldManager": "admission-client", "force": "true"}
 
         async def send() -> AdmissionOutcome:
             response = await self._api.send(
@@ -180,21 +180,23 @@ async def _decided_in_time(
         is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
         return None if is_late else outcome
 
-    return await until(decided, within=DECIDED_WITHIN, what="the manager reading what it judges by")
+    return await until(
+        decided, within=DECIDED_WITHIN, what="the manager reading its inputs in time"
+    )
 
 
-def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
-    """An Applicant with this client, for the lifetime of the client."""
-    return Applicant(api, manager)
+def admission_client_for(api: ApiClient, manager: ManagerProcess | None = None) -> AdmissionClient:
+    """An AdmissionClient with this client, for the lifetime of the client."""
+    return AdmissionClient(api, manager)
 
 
 @asynccontextmanager
-async def applicant(
+async def admission_client(
     plane: ControlPlane, manager: ManagerProcess | None = None
-) -> AsyncIterator[Applicant]:
-    """An Applicant with the administrator's credentials."""
+) -> AsyncIterator[AdmissionClient]:
+    """An AdmissionClient with the administrator's credentials."""
     async with plane.client() as api:
-        yield applicant_with(api, manager)
+        yield admission_client_for(api, manager)
 
 
 async def register(api: ApiClient, port: int) -> None:
@@ -214,22 +216,22 @@ async def unregister(api: ApiClient) -> None:
     async def forgotten() -> bool:
         return not await _is_missed(api)
 
-    await until(forgotten, within=CALLED_WITHIN, what="the webhook being forgotten")
+    await until(forgotten, within=CALLED_WITHIN, what="the webhook no longer being called")
 
 
-async def until_missed(api: ApiClient) -> None:
-    """Return when the API server calls a webhook that does not answer."""
+async def wait_until_call_fails(api: ApiClient) -> None:
+    """Wait until the API server calls a webhook that does not respond."""
 
     async def missed() -> bool:
         return await _is_missed(api)
 
-    await until(missed, within=CALLED_WITHIN, what="the webhook being called in vain")
+    await until(missed, within=CALLED_WITHIN, what="a failing call of the webhook")
 
 
 async def _is_missed(api: ApiClient) -> bool:
     probe = train_job("probe", runtimeRef={"name": "there-is-none"})
     probe["metadata"]["namespace"] = "default"
-    outcome = await applicant_with(api).create(probe, dry_run=True)
+    outcome = await admission_client_for(api).create(probe, dry_run=True)
     return "failed calling webhook" in outcome.message
 
 
@@ -238,12 +240,11 @@ def webhook_flags(port: int) -> tuple[str, ...]:
     return ("--webhook-host", LOOPBACK, "--webhook-port", str(port))
 
 
-async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
-    """Return when the API server calls the registered webhooks for TrainJobs there, and believes.
+async def wait_until_called(plane: ControlPlane, namespace: str = "default") -> None:
+    """Wait until the API server calls the registered webhooks for TrainJobs there and trusts them.
 
-    It learns of the registration and of the certificate a moment after they are written: until
-    then it calls nobody, or cannot. The schema accepts the quantity only as a string, which the
-    mutating webhook makes of it.
+    Both take effect a moment after the registration and the certificate are written. The schema
+    accepts the quantity only as a string, into which the mutating webhook converts it.
     """
     async with plane.client() as api:
         amount = "1" if await api.get_or_none(MUTATING_PATH) is None else 0.5
@@ -256,7 +257,7 @@ async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
             "trainer": {"resourcesPerNode": {"limits": {"cpu": amount}}},
         },
     }
-    async with applicant(plane) as user:
+    async with admission_client(plane) as user:
 
         async def denied() -> bool:
             return bool((await user.create(probe, dry_run=True)).denial)
@@ -280,7 +281,7 @@ async def admitting_manager(
             kubeconfig_path = kubeconfig or plane.kubeconfig
             async with manager_process(kubeconfig_path, *webhook_flags(port), *flags) as manager:
                 await manager.wait_ready()
-                await wait_called(plane)
+                await wait_until_called(plane)
                 yield manager
         finally:
             await unregister(api)

@@ -96,7 +96,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ),
         (
             "controller: {groupKindConcurrency: {TrainJob: 3}}",
-            "controller.groupKindConcurrency.TrainJob: is not the kind of a controller; these are:",
+            "controller.groupKindConcurrency.TrainJob: is not a kind with a controller: must be",
         ),
         ("clientConnection: {qps: -1.0}", "clientConnection.qps: must be at least 0"),
         ("clientConnection: {burst: -1}", "clientConnection.burst: must be at least 0"),
@@ -130,7 +130,7 @@ def test_plugins_are_named_in_their_order() -> None:
     assert (plugins.enabled, plugins.disabled) == (["b", "a"], ["Torch"])
 
 
-def test_a_plugin_may_take_the_place_of_the_built_in_one_of_its_name() -> None:
+def test_plugin_replaces_the_built_in_one_of_the_same_name() -> None:
     plugins = config.parse(HEAD + "plugins: {enabled: [Torch], disabled: [Torch]}\n", "f").plugins
     assert (plugins.enabled, plugins.disabled) == (["Torch"], ["Torch"])
 

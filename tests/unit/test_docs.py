@@ -36,7 +36,7 @@ def broken_links(document: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: str(each.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_are_not_broken(document: Path) -> None:
     assert list(broken_links(document)) == []
 
 
@@ -47,7 +47,7 @@ def test_python_snippets_are_whole_files_so_that_tests_can_run_them(document: st
     assert [text for text in shown if text not in doc_snippets.files(document).values()] == []
 
 
-def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
+def test_broken_link_is_found(tmp_path: Path) -> None:
     document = tmp_path / "a.md"
     document.write_text("# Some `words`\n[good](#some-words) [bad](#others) [gone](b.md)\n")
     assert list(broken_links(document)) == ["#others", "b.md"]

@@ -184,17 +184,17 @@ def test_source_date_epoch_is_read_from_the_environment() -> None:
 def test_only_package_installers_are_removed(tmp_path: Path) -> None:
     library, scripts = tmp_path / "lib", tmp_path / "bin"
     wheels = tmp_path / finish.DEBIAN_WHEELS
-    gone = [
+    is_deleted = [
         *(library / "pip" / "x.py", library / "pip-25.0.dist-info" / "RECORD"),
         *(library / "setuptools" / "x.py", library / "ensurepip" / "x.py"),
         *(scripts / "pip", scripts / "pip3.13", wheels / "pip-25.whl"),
     ]
     kept = [library / "pipes.py", library / "json" / "x.py", scripts / "python3"]
-    for file in gone + kept:
+    for file in is_deleted + kept:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     finish.remove(finish.leftovers([library], scripts, tmp_path))
-    assert not [file for file in gone if file.exists()]
+    assert not [file for file in is_deleted if file.exists()]
     assert [file for file in kept if file.exists()] == kept
 
 
@@ -204,7 +204,7 @@ def test_findings_name_unwanted_files(tmp_path: Path) -> None:
     for name, mode in (("gcc", 0o755), ("pip", 0o644), ("open", 0o666), ("su", 0o4755)):
         (ours / name).touch()
         (ours / name).chmod(mode)
-    message = "; ".join(contents.complaints(tmp_path, epoch=0))
+    message = "; ".join(contents.problems(tmp_path, epoch=0))
     for each in ("gcc is a compiler", "pip installs", "open can be written", "su changes the user"):
         assert f"/{contents.PREFIX}/{each}" in message
     assert "open is younger than 0" in message

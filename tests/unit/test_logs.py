@@ -116,7 +116,7 @@ def on_terminal(argv: list[str]) -> str:
 
 
 @pytest.mark.parametrize("form", ["None", "'console'"])
-def test_a_person_at_a_terminal_gets_text(form: str) -> None:
+def test_terminal_output_is_text(form: str) -> None:
     text = on_terminal(program("log.info('job.started', job='pi')", form=form))
     assert "job.started" in text
     assert not text.startswith("{")

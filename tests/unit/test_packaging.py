@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_a_wheel_made_from_the_source_distribution_holds_the_data(tmp_path: Path) -> None:
+def test_wheel_built_from_the_source_distribution_contains_the_data(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t", "sdist"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     [source] = tmp_path.glob("*.tar.gz")

@@ -37,9 +37,9 @@ class Reviewer:
         self._ends = self._counts_from + seconds
         self.latencies: list[float] = []
         self.allowed = 0
-        self.asked = 0
+        self.requests = 0
 
-    async def ask(self) -> None:
+    async def send_reviews(self) -> None:
         """Over one connection."""
         context = ssl.create_default_context()
         context.check_hostname = False
@@ -53,7 +53,7 @@ class Reviewer:
             length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
             body = await reader.readexactly(int(length))
             ended = time.perf_counter()
-            self.asked += 1
+            self.requests += 1
             if self._counts_from <= began and ended <= self._ends:
                 self.latencies.append(ended - began)
                 self.allowed += b'"allowed":true' in body
@@ -65,10 +65,10 @@ async def run(port: int, path: str, connections: int, seconds: float, bodies: li
     reviewer = Reviewer(port, [request(path, body) for body in bodies], seconds)
     async with asyncio.TaskGroup() as group:
         for _ in range(connections):
-            group.create_task(reviewer.ask())
+            group.create_task(reviewer.send_reviews())
     took = sorted(reviewer.latencies)
     fields = {
-        "asked": reviewer.asked,
+        "requests": reviewer.requests,
         "per_second": len(took) / seconds,
         "allowed": reviewer.allowed / len(took),
         "p50": took[len(took) // 2],

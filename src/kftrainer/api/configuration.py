@@ -245,7 +245,7 @@ def _known_controller(value: object) -> object:
     if value not in CONTROLLERS:
         known = ", ".join(CONTROLLERS)
         raise PydanticCustomError(
-            "controller", f"is not the kind of a controller; these are: {known}"
+            "controller", f"is not a kind with a controller: must be one of {known}"
         )
     return value
 

@@ -74,7 +74,7 @@ class OverlayCache:
         self._watched = frozenset(watched)  # also kinds that are not installed yet
         self._partial = partial  # kinds whose metadata only is cached
         self._complete_kinds = frozenset(complete_kinds)
-        self._makers: dict[Resource[Any], CachedObjectFactory[Any]] = {
+        self._factories: dict[Resource[Any], CachedObjectFactory[Any]] = {
             each: CachedObjectFactory(each, None, {}, reduction=reductions.get(each))
             for each in watched
         }
@@ -163,7 +163,7 @@ class OverlayCache:
         if len(self._seen) >= SWEEP_AT:
             for kind, key in list(self._seen):
                 self._not_yet_cached(kind, key)
-        entry = self._makers[resource].make(manifest)
+        entry = self._factories[resource].create(manifest)
         self._remember((resource, entry.key), entry)
         self._load((resource, entry.key), entry, manifest)
 

@@ -136,7 +136,7 @@ class ApiClient:
                 and await self._lists(definition)
             )
 
-        await until(served, within=CRD_SERVED_WITHIN, what=f"the kind of CRD {name} being served")
+        await until(served, within=CRD_SERVED_WITHIN, what=f"the kind of CRD {name} to be served")
 
     async def _discovers(self, definition: Mapping[str, Any]) -> bool:
         group, versions = definition["spec"]["group"], _served_versions(definition)

@@ -127,7 +127,9 @@ async def _start_or_report_dead_process(
         # closed.
         with suppress(NotReadyError):
             await until(
-                environment.has_dead_process, within=DEATH_REPORTED_WITHIN, what="a part's end"
+                environment.has_dead_process,
+                within=DEATH_REPORTED_WITHIN,
+                what="a process to end",
             )
         environment.check()
         raise

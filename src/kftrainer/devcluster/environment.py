@@ -107,7 +107,7 @@ class Environment:
                 return True
 
             try:
-                await until(ready, within=READY_WITHIN, what=f"{process.name} becoming ready")
+                await until(ready, within=READY_WITHIN, what=f"{process.name} to become ready")
             except NotReadyError as error:
                 raise NotReadyError(
                     f"{error} Its log is {process.log}, which ends:\n{log_tail(process.log)}"

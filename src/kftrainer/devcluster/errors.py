@@ -52,6 +52,9 @@ def in_words(error: OSError) -> str:
         case errno.ENOSPC | errno.EDQUOT:
             return f"The disk is full{where}: free some space and run this again."
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return f"No permission{where}: {error.strerror}. Is XDG_CACHE_HOME a folder of yours?"
+            return (
+                f"{error.strerror}{where}: check that you may write there, or set XDG_CACHE_HOME "
+                "to a folder that you own."
+            )
         case _:
             return f"{error.strerror or error}{where}."

@@ -185,7 +185,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if missed:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         terminalreporter.line(
-            f"{len(missed)} tests did not run, because a real control plane could not be had:"
+            f"{len(missed)} tests did not run, because a real control plane could not be started:"
         )
         for reason in sorted(set(missed)):
             terminalreporter.line(f"  {reason.partition(UNAVAILABLE)[2]}")

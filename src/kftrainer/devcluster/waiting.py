@@ -26,4 +26,4 @@ async def until(
                     return answer
                 await asyncio.sleep(every)
     except TimeoutError:
-        raise NotReadyError(f"{what} did not happen within {within:g} s.") from None
+        raise NotReadyError(f"Timed out after {within:g} s waiting for {what}.") from None

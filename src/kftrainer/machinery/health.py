@@ -104,7 +104,7 @@ class Probe:
             async with asyncio.timeout(CHECK_WITHIN):
                 return Finding(name, await self._checks[name]())
         except TimeoutError:
-            return Finding(name, f"it did not answer within {CHECK_WITHIN:g} s")
+            return Finding(name, f"it did not finish within {CHECK_WITHIN:g} s")
         except Exception as error:  # noqa: BLE001  a check that raises has failed and is named
             return Finding(name, f"it raised {error!r}")
 

@@ -16,10 +16,9 @@ from kftrainer.machinery.webhook.admission import (
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.validation.runtime_warnings import framework_hints
+from kftrainer.runtime.validation.runtime_warnings import deprecation, framework_hints
 from kftrainer.runtime.validation.training_runtime import runtime_findings
 from kftrainer.runtime.validation.updates import with_stored_errors_as_warnings
-from kftrainer.runtime.validation.warnings import deprecation
 from kftrainer.webhooks.admission_steps import admission_response, completed, metadata_of
 
 # Labels of runtimes that cause warnings, also if nothing else changes.

@@ -18,7 +18,7 @@ from tests.support.kueue import (
 )
 from tests.support.objects import replicated_job, runtime, train_job
 from tests.support.runtimes import mpi
-from tests.support.trainjobs import BY_THE_END, FAILS, FOR_LONG, Ground
+from tests.support.trainjobs import COMPLETES_LATE, END_TO_END_TIMEOUT, FAILS, ClusterTeam
 
 POOL = "example.com/pool"
 HOST = "kubernetes.io/hostname"
@@ -96,14 +96,14 @@ def runtimes() -> Sequence[Object]:
     mpi_manifest = mpi("deepspeed")
     for job in mpi_manifest["spec"]["template"]["spec"]["replicatedJobs"]:
         template = job["template"]["spec"]["template"]
-        template["metadata"] = {"annotations": FOR_LONG}
+        template["metadata"] = {"annotations": COMPLETES_LATE}
         template["spec"]["containers"][0]["resources"] = ONE_CPU
     jobs = {
         "short": [job_with("node", "trainer", {})],
-        "lasting": [job_with("node", "trainer", FOR_LONG)],
+        "lasting": [job_with("node", "trainer", COMPLETES_LATE)],
         "failing": [job_with("node", "trainer", {}, FAILS)],
-        "initialized": _initialized(FOR_LONG),
-        "racked": [job_with("node", "trainer", {**FOR_LONG, REQUIRED_TOPOLOGY: HOST})],
+        "initialized": _initialized(COMPLETES_LATE),
+        "racked": [job_with("node", "trainer", {**COMPLETES_LATE, REQUIRED_TOPOLOGY: HOST})],
     }
     named = [runtime(name, jobs=list(each)) for name, each in jobs.items()]
     metadata = {**mpi_manifest["metadata"], "name": "mpi"}
@@ -118,7 +118,7 @@ def kueue_patch(job: Object) -> Object | None:
     return entries[0] if entries else None
 
 
-class Queueing(Ground):
+class Queueing(ClusterTeam):
     """A namespace of a whole cluster with one LocalQueue."""
 
     async def create_runtimes(self) -> None:
@@ -153,7 +153,7 @@ class Queueing(Ground):
             for owner in each["metadata"].get("ownerReferences", ())
         }
 
-    async def until_workload(self, condition: str, name: str = JOB) -> Object:
+    async def wait_for_workload(self, condition: str, name: str = JOB) -> Object:
         """Wait until the Workload of the TrainJob has this condition, and return it."""
 
         async def fulfilled() -> Object | None:
@@ -161,9 +161,9 @@ class Queueing(Ground):
             return found if found and condition_is_true(found, condition) else None
 
         what = f"the Workload of {name} being {condition}"
-        return await until(fulfilled, within=BY_THE_END, what=what)
+        return await until(fulfilled, within=END_TO_END_TIMEOUT, what=what)
 
-    async def until_waiting(self, name: str = JOB) -> Object:
+    async def wait_until_waiting(self, name: str = JOB) -> Object:
         """Wait until Kueue has refused to admit the TrainJob for now."""
 
         async def refused() -> Object | None:
@@ -171,20 +171,22 @@ class Queueing(Ground):
             reserved = conditions_of(found or {}).get("QuotaReserved", {})
             return found if reserved.get("status") == "False" else None
 
-        return await until(refused, within=BY_THE_END, what=f"{name} waiting for quota")
+        return await until(refused, within=END_TO_END_TIMEOUT, what=f"{name} waiting for quota")
 
-    async def until_queued(self, name: str = JOB) -> Object:
+    async def wait_until_queued(self, name: str = JOB) -> Object:
         """Wait until it waits for quota and its suspended JobSet exists; the JobSet."""
-        await self.until_waiting(name)
-        return await self.until_there("JobSet", name)
+        await self.wait_until_waiting(name)
+        return await self.wait_until_exists("JobSet", name)
 
-    async def until_no_workload(self, name: str = JOB) -> None:
+    async def wait_until_workload_deleted(self, name: str = JOB) -> None:
         """Wait until the Workload of the TrainJob is deleted."""
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return name not in await self.workloads()
 
-        await until(gone, within=BY_THE_END, what=f"the Workload of {name} being gone")
+        await until(
+            is_deleted, within=END_TO_END_TIMEOUT, what=f"the Workload of {name} being gone"
+        )
 
     async def used_cpus(self) -> str:
         """The CPUs that the ClusterQueue reserves, summed over its flavors."""
@@ -192,15 +194,17 @@ class Queueing(Ground):
         usage = found["status"].get("flavorsReservation", ())
         return str(sum(int(each["total"]) for flavor in usage for each in flavor["resources"]))
 
-    async def until_used(self, cpus: int) -> None:
+    async def wait_until_used(self, cpus: int) -> None:
         """Wait until the ClusterQueue reserves this number of CPUs."""
 
         async def used() -> bool:
             return await self.used_cpus() == str(cpus)
 
-        await until(used, within=BY_THE_END, what=f"{cpus} CPUs being reserved")
+        await until(used, within=END_TO_END_TIMEOUT, what=f"{cpus} CPUs being reserved")
 
-    async def until_running_on(self, pool: str, job: str = JOB, pods: int = 1) -> Sequence[Object]:
+    async def wait_until_running_on(
+        self, pool: str, job: str = JOB, pods: int = 1
+    ) -> Sequence[Object]:
         """Wait until this number of its pods, and no others, run on nodes of the pool."""
 
         async def running() -> Sequence[Object] | None:
@@ -212,4 +216,4 @@ class Queueing(Ground):
             return found if seen == [("Running", pool)] * pods else None
 
         what = f"{pods} pods of {job} running on {pool} nodes"
-        return await until(running, within=BY_THE_END, what=what)
+        return await until(running, within=END_TO_END_TIMEOUT, what=what)

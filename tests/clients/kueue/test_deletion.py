@@ -14,39 +14,39 @@ pytestmark = pytest.mark.e2e
 async def queued(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job(trainer={"numNodes": 2})
-    await queueing.until_queued()
+    await queueing.wait_until_queued()
 
 
 async def admitted(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job()
-    await queueing.until_workload("Admitted")
+    await queueing.wait_for_workload("Admitted")
 
 
 async def running(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job()
-    await queueing.until_running_on("slow")
+    await queueing.wait_until_running_on("slow")
 
 
 async def preempted(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1), **PREEMPTION)
     await queueing.queue_job()
-    await queueing.until_running_on("slow")
+    await queueing.wait_until_running_on("slow")
     await queueing.queue_job("high", "short", priority="high")
-    await queueing.until_workload("Evicted")
+    await queueing.wait_for_workload("Evicted")
 
 
 async def finished(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job(runtime="short")
-    await queueing.until_workload("Finished")
+    await queueing.wait_for_workload("Finished")
 
 
 async def failed(queueing: Queueing) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job(runtime="failing")
-    await queueing.until_workload("Finished")
+    await queueing.wait_for_workload("Finished")
 
 
 @pytest.mark.parametrize("state", [queued, admitted, running, preempted, finished, failed])
@@ -55,10 +55,10 @@ async def test_deleted_job_leaves_no_reservation(
 ) -> None:
     await state(queueing)
     await queueing.delete("TrainJob")
-    await queueing.until_gone("TrainJob")
-    await queueing.until_gone("JobSet")
-    await queueing.until_left(JOB, ["Job", "Pod"])
-    await queueing.until_no_workload()
+    await queueing.wait_until_deleted("TrainJob")
+    await queueing.wait_until_deleted("JobSet")
+    await queueing.wait_until_children_deleted(JOB, ["Job", "Pod"])
+    await queueing.wait_until_workload_deleted()
     await queueing.queue_job("next", "short")
-    await queueing.until_ended("next")
-    await queueing.until_used(0)
+    await queueing.wait_until_ended("next")
+    await queueing.wait_until_used(0)

@@ -16,7 +16,7 @@ from tests.clients.kueue.queueing import Queueing, kueue_patch, slow
 from tests.integration.controllers.team import JOB
 from tests.support.kueue import MULTI_KUEUE, multi_kueue
 from tests.support.managers import ManagerProcess
-from tests.support.trainjobs import BY_THE_END
+from tests.support.trainjobs import END_TO_END_TIMEOUT
 
 pytestmark = pytest.mark.e2e
 
@@ -59,7 +59,7 @@ async def test_job_runs_on_the_worker_only(
     await queueing.create_queue(slow(2), **CHECK)
     created = await queueing.queue_job(trainer={"numNodes": 2})
     assert created["spec"]["managedBy"] == MULTI_KUEUE
-    await worker.until_running_on("slow", pods=2)
+    await worker.wait_until_running_on("slow", pods=2)
     copied = await worker.get("TrainJob")
     assert copied["spec"]["managedBy"] == "trainer.kubeflow.org/trainjob-controller"
     assert kueue_patch(copied), "the worker's Kueue adds its own entry"
@@ -68,7 +68,7 @@ async def test_job_runs_on_the_worker_only(
         status = (await queueing.get("TrainJob")).get("status", {})
         return [row["ready"] for row in status.get("jobsStatus", ())] == [1]
 
-    await until(ready, within=BY_THE_END, what="Kueue copying the status")
+    await until(ready, within=END_TO_END_TIMEOUT, what="Kueue copying the status")
     job = await queueing.get("TrainJob")
     assert await queueing.children() == []
     writers = {
@@ -81,8 +81,8 @@ async def test_job_runs_on_the_worker_only(
     assert await queueing.children() == []
 
     await queueing.delete("TrainJob")
-    await worker.until_gone("TrainJob")
-    await worker.until_left(JOB, ["Job", "Pod"])
+    await worker.wait_until_deleted("TrainJob")
+    await worker.wait_until_children_deleted(JOB, ["Job", "Pod"])
 
 
 @pytest.mark.parametrize(("runtime", "condition"), [("short", "Complete"), ("failing", "Failed")])
@@ -91,7 +91,7 @@ async def test_end_on_the_worker_ends_the_job(
 ) -> None:
     await queueing.create_queue(slow(2), **CHECK)
     await queueing.queue_job(runtime=runtime)
-    await queueing.until_ended(JOB, condition)
-    await queueing.until_workload("Finished")
+    await queueing.wait_until_ended(JOB, condition)
+    await queueing.wait_for_workload("Finished")
     assert await queueing.children() == []
-    await worker.until_gone("TrainJob")
+    await worker.wait_until_deleted("TrainJob")

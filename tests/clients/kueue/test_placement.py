@@ -19,8 +19,8 @@ from tests.clients.kueue.queueing import (
 )
 from tests.integration.controllers.team import JOB, conditions_of
 from tests.support.kueue import PATCH_MANAGER
-from tests.support.trainjobs import BY_THE_END
-from tests.support.webhooks import applicant_with
+from tests.support.trainjobs import END_TO_END_TIMEOUT
+from tests.support.webhooks import admission_client_for
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ async def test_flavor_reaches_the_pods_in_two_steps(queueing: Queueing) -> None:
     """Kueue replaces the suspended TrainJob with its patches, then resumes it."""
     await queueing.create_queue(fast(1))
     await queueing.queue_job()
-    [pod] = await queueing.until_running_on("fast")
+    [pod] = await queueing.wait_until_running_on("fast")
     assert TOLERATION in pod["spec"]["tolerations"]
     metadata, workload = pod["metadata"], (await queueing.workloads())[JOB]
     assert {
@@ -64,7 +64,7 @@ async def test_scheduling_gates_reach_the_pods_and_are_removed_by_kueue(
 ) -> None:
     await queueing.create_queue(racked(2))
     await queueing.queue_job(runtime="racked", trainer={"numNodes": 2})
-    pods = await queueing.until_running_on("slow", pods=2)
+    pods = await queueing.wait_until_running_on("slow", pods=2)
     assert [
         each["name"] for each in template(await queueing.get("JobSet"))["spec"]["schedulingGates"]
     ] == [GATE]
@@ -80,7 +80,7 @@ async def test_flavor_reaches_the_pods_in_one_request(queueing: Queueing) -> Non
     reference = {"name": "lasting", "kind": "TrainingRuntime"}
     created = await queueing.create_job(runtimeRef=reference, suspend=True)
     assert kueue_patch(created), "Kueue adds its entry to every TrainJob"
-    await queueing.until_there("JobSet")
+    await queueing.wait_until_exists("JobSet")
 
     def admitted(job: Object) -> Object:
         changed = copy.deepcopy(job)
@@ -96,9 +96,9 @@ async def test_flavor_reaches_the_pods_in_one_request(queueing: Queueing) -> Non
         changed["spec"]["suspend"] = False
         return changed
 
-    outcome = await applicant_with(queueing.api).replace_now(created, admitted)
+    outcome = await admission_client_for(queueing.api).replace_now(created, admitted)
     assert outcome.accepted, outcome.message
-    [pod] = await queueing.until_running_on("fast")
+    [pod] = await queueing.wait_until_running_on("fast")
     assert TOLERATION in pod["spec"]["tolerations"]
     assert pod["metadata"]["labels"]["example.com/label"] == "set"
 
@@ -106,15 +106,15 @@ async def test_flavor_reaches_the_pods_in_one_request(queueing: Queueing) -> Non
 async def test_preempted_job_is_admitted_again_on_another_flavor(queueing: Queueing) -> None:
     await queueing.create_queue(fast(1), **PREEMPTION)
     await queueing.queue_job("low")
-    await queueing.until_running_on("fast", "low")
+    await queueing.wait_until_running_on("fast", "low")
     await queueing.queue_job("high", priority="high")
-    await queueing.until_running_on("fast", "high")
+    await queueing.wait_until_running_on("fast", "high")
 
     async def cleared() -> Object | None:
         job = await queueing.get("TrainJob", "low")
         return job if not selectors(kueue_patch(job)) else None
 
-    low = await until(cleared, within=BY_THE_END, what="Kueue's entry being cleared")
+    low = await until(cleared, within=END_TO_END_TIMEOUT, what="Kueue's entry being cleared")
     assert low["spec"]["suspend"] is True
     assert [row["active"] for row in low["status"]["jobsStatus"]] == [0]
     assert await queueing.pods("low") == []
@@ -124,10 +124,10 @@ async def test_preempted_job_is_admitted_again_on_another_flavor(queueing: Queue
         pods = template(await queueing.get("JobSet", "low"))
         return not pods["spec"].get("nodeSelector") and "tolerations" not in pods["spec"]
 
-    await until(is_reset, within=BY_THE_END, what="the JobSet without the flavor")
+    await until(is_reset, within=END_TO_END_TIMEOUT, what="the JobSet without the flavor")
     await queueing.set_quota(fast(1), slow(1))
-    await queueing.until_running_on("slow", "low")
+    await queueing.wait_until_running_on("slow", "low")
     # JobSet 0.12 only adds to the tolerations of a Job that it resumes, so the pods keep them.
     assert "tolerations" not in template(await queueing.get("JobSet", "low"))["spec"]
     assert selectors(kueue_patch(await queueing.get("TrainJob", "low"))) == [{POOL: "slow"}]
-    assert conditions_of(await queueing.until_workload("PodsReady", "low"))
+    assert conditions_of(await queueing.wait_for_workload("PodsReady", "low"))

@@ -7,7 +7,7 @@ from tests.clients.kueue.queueing import STEP, Queueing, fast, slow
 from tests.clients.kueue.test_placement import PREEMPTION
 from tests.integration.controllers.team import JOB, conditions_of
 from tests.support.managers import ManagerProcess
-from tests.support.trainjobs import BY_THE_END
+from tests.support.trainjobs import END_TO_END_TIMEOUT
 
 pytestmark = pytest.mark.e2e
 
@@ -18,13 +18,13 @@ async def restart(manager: ManagerProcess) -> None:
     await manager.wait_ready()
 
 
-async def until_phase(queueing: Queueing, *phases: str, job: str = JOB) -> None:
+async def wait_for_phase(queueing: Queueing, *phases: str, job: str = JOB) -> None:
     """Wait until the pods of the TrainJob are in these phases."""
 
     async def reached() -> bool:
         return tuple(each["status"].get("phase") for each in await queueing.pods(job)) == phases
 
-    await until(reached, within=BY_THE_END, what=f"the pods of {job} being {phases}")
+    await until(reached, within=END_TO_END_TIMEOUT, what=f"the pods of {job} being {phases}")
 
 
 async def test_quota_becomes_free_during_the_restart(
@@ -32,13 +32,13 @@ async def test_quota_becomes_free_during_the_restart(
 ) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job(trainer={"numNodes": 2})
-    job_set = await queueing.until_queued()
+    job_set = await queueing.wait_until_queued()
     manager.kill()
     await queueing.set_quota(slow(2))
-    await queueing.until_workload("QuotaReserved")
+    await queueing.wait_for_workload("QuotaReserved")
     await restart(manager)
-    await queueing.until_running_on("slow", pods=2)
-    await queueing.until_workload("PodsReady")
+    await queueing.wait_until_running_on("slow", pods=2)
+    await queueing.wait_for_workload("PodsReady")
     assert (await queueing.get("JobSet"))["metadata"]["uid"] == job_set["metadata"]["uid"]
 
 
@@ -47,11 +47,11 @@ async def test_job_is_admitted_before_the_restart(
 ) -> None:
     await queueing.create_queue(fast(1))
     await queueing.queue_job()
-    await queueing.until_workload("Admitted")
+    await queueing.wait_for_workload("Admitted")
     manager.kill()
     await restart(manager)
-    await queueing.until_running_on("fast")
-    await queueing.until_workload("PodsReady")
+    await queueing.wait_until_running_on("fast")
+    await queueing.wait_for_workload("PodsReady")
 
 
 async def test_job_is_preempted_during_the_restart(
@@ -59,17 +59,17 @@ async def test_job_is_preempted_during_the_restart(
 ) -> None:
     await queueing.create_queue(fast(1), slow(1), **PREEMPTION)
     await queueing.queue_job("low")
-    await queueing.until_running_on("fast", "low")
+    await queueing.wait_until_running_on("fast", "low")
     await queueing.queue_job("high", priority="high")
 
     async def suspended() -> bool:
         return bool((await queueing.get("TrainJob", "low"))["spec"]["suspend"])
 
-    await until(suspended, within=BY_THE_END, what="Kueue suspending the job")
+    await until(suspended, within=END_TO_END_TIMEOUT, what="Kueue suspending the job")
     manager.kill()
     await restart(manager)
-    await queueing.until_running_on("fast", "high")
-    await queueing.until_running_on("slow", "low")
+    await queueing.wait_until_running_on("fast", "high")
+    await queueing.wait_until_running_on("slow", "low")
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ async def test_job_ends_during_the_restart(
     async def started() -> bool:
         return not (await queueing.get("JobSet"))["spec"]["suspend"]
 
-    await queueing.until_there("JobSet")
-    await until(started, within=BY_THE_END, what="the JobSet being resumed")
+    await queueing.wait_until_exists("JobSet")
+    await until(started, within=END_TO_END_TIMEOUT, what="the JobSet being resumed")
     manager.kill()
-    await until_phase(queueing, phase)
+    await wait_for_phase(queueing, phase)
     await restart(manager)
-    finished = await queueing.until_workload("Finished")
+    finished = await queueing.wait_for_workload("Finished")
     assert conditions_of(finished)["Finished"]["reason"] == reason
-    await queueing.until_used(0)
+    await queueing.wait_until_used(0)
 
 
 async def test_initializer_ends_during_the_restart(
@@ -104,15 +104,15 @@ async def test_initializer_ends_during_the_restart(
     async def initializing() -> bool:
         return await queueing.pod_counts(JOB) == {STEP: 1}
 
-    await until(initializing, within=BY_THE_END, what="the initializer running")
+    await until(initializing, within=END_TO_END_TIMEOUT, what="the initializer running")
     manager.kill()
 
     async def training() -> bool:
         return await queueing.pod_counts(JOB) == {STEP: 1, "node": 1}
 
-    await until(training, within=BY_THE_END, what="the trainer running")
+    await until(training, within=END_TO_END_TIMEOUT, what="the trainer running")
     await restart(manager)
-    await queueing.until_used(1)
+    await queueing.wait_until_used(1)
 
 
 async def test_job_is_deleted_during_the_restart(
@@ -120,10 +120,10 @@ async def test_job_is_deleted_during_the_restart(
 ) -> None:
     await queueing.create_queue(slow(1))
     await queueing.queue_job()
-    await queueing.until_running_on("slow")
+    await queueing.wait_until_running_on("slow")
     manager.kill()
     await queueing.delete("TrainJob")
     await restart(manager)
-    await queueing.until_gone("JobSet")
-    await queueing.until_no_workload()
-    await queueing.until_used(0)
+    await queueing.wait_until_deleted("JobSet")
+    await queueing.wait_until_workload_deleted()
+    await queueing.wait_until_used(0)

@@ -18,8 +18,8 @@ from tests.clients.kueue.queueing import Queueing, slow
 from tests.integration.controllers.team import JOB
 from tests.support.kueue import NAMESPACE, QUEUE_LABEL
 from tests.support.objects import Object, train_job
-from tests.support.trainjobs import BY_THE_END
-from tests.support.webhooks import admitting_manager, applicant_with
+from tests.support.trainjobs import END_TO_END_TIMEOUT
+from tests.support.webhooks import admission_client_for, admitting_manager
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +54,7 @@ async def test_strings_stop_kueue_if_they_are_only_warned_about(
 ) -> None:
     async with admitting_manager(control_plane, "--log-level", "debug") as manager:
         queueing = await prepared(api, namespace)
-        client = applicant_with(api)
+        client = admission_client_for(api)
         rejected = await client.create(with_string(namespace))
         assert "mtrainjob.kb.io" in rejected.message
         assert UNREADABLE in rejected.message
@@ -65,22 +65,22 @@ async def test_strings_stop_kueue_if_they_are_only_warned_about(
             assert stored.accepted, stored.message
 
             async def broken() -> bool:
-                news = kueue_process.log.read_text()[size:]
-                return f"failed to list *v1alpha1.TrainJob: json: {UNREADABLE}" in news
+                text = kueue_process.log.read_text()[size:]
+                return f"failed to list *v1alpha1.TrainJob: json: {UNREADABLE}" in text
 
-            await until(broken, within=BY_THE_END, what="Kueue failing to list TrainJobs")
+            await until(broken, within=END_TO_END_TIMEOUT, what="Kueue failing to list TrainJobs")
             await queueing.queue_job()
 
-            async def stuck() -> bool:
+            async def is_rejected() -> bool:
                 failures = manager.log_entries("reconcile_failed")
                 return any(NOT_FOUND_BY_KUEUE in each.get("error", "") for each in failures)
 
             # Kueue's webhook for JobSets looks the owner up in the cache of TrainJobs.
-            await until(stuck, within=BY_THE_END, what="Kueue rejecting the JobSet")
+            await until(is_rejected, within=END_TO_END_TIMEOUT, what="Kueue rejecting the JobSet")
             assert await queueing.workloads() == {}
         finally:
             await client.delete(with_string(NAMESPACE))
-        await queueing.until_running_on("slow")
+        await queueing.wait_until_running_on("slow")
 
 
 async def test_rejected_strings_do_not_reach_kueue(
@@ -88,10 +88,10 @@ async def test_rejected_strings_do_not_reach_kueue(
 ) -> None:
     async with manager_with_integers(control_plane, tmp_path):
         queueing = await prepared(api, namespace)
-        client = applicant_with(api)
+        client = admission_client_for(api)
         assert not (await client.create(with_string(namespace))).accepted
         rejected = await client.create(with_string(NAMESPACE))
         assert "spec.trainer.numProcPerNode" in rejected.denial
         await queueing.queue_job()
-        await queueing.until_running_on("slow")
+        await queueing.wait_until_running_on("slow")
         assert list(await queueing.workloads()) == [JOB]

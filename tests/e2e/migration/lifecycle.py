@@ -157,11 +157,11 @@ class Scenario(ABC):
 
         return await until(checked, within=WITHIN, what=f"{self.key}: {what}", every=EVERY)
 
-    async def until_condition(self, kind: str, wanted: str) -> None:
+    async def wait_for_condition(self, kind: str, wanted: str) -> None:
         """Wait until the TrainJob has the condition, as status/reason."""
         await self.until(lambda: self.conditions().get(kind) == wanted, f"{kind} {wanted}")
 
-    async def until_running(self) -> Sequence[Object]:
+    async def wait_until_running(self) -> Sequence[Object]:
         """Wait until all pods run, and remove scheduling gates as their owner does."""
 
         async def running() -> Sequence[Object] | None:
@@ -188,11 +188,11 @@ class Scenario(ABC):
             if error.status != NOT_FOUND:
                 raise
 
-    async def until_idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until the JobSet is suspended, no pod is left and the TrainJob reports both."""
         await self.until(lambda: self.live(JOB_SETS)["spec"].get("suspend"), "JobSet suspended")
         await self.until(lambda: not self.pods(), "no pods")
-        await self.until_condition("Suspended", "True/Suspended")
+        await self.wait_for_condition("Suspended", "True/Suspended")
         # Kueue waits for this before it releases the quota.
         await self.until(
             lambda: not any(row["active"] for row in self.rows()), "no active jobs in the status"
@@ -324,7 +324,7 @@ class RunningScenario(Scenario):
     async def create(self) -> None:
         """Have the pods run, and the status show that."""
         await self.copy.create(self.world.api)
-        await self.until_running()
+        await self.wait_until_running()
         await self.until(self._shown, "ready jobs in the JobSet's status")
         rows = rows_of(self.live(JOB_SETS))
         await self.copy.write_status(self.world.api, {"jobsStatus": rows})
@@ -342,7 +342,7 @@ class RunningScenario(Scenario):
     async def suspend(self) -> None:
         """The JobSet is suspended first, and then the TrainJob reports it."""
         await self.set_suspend(suspend=True)
-        await self.until_idle()
+        await self.wait_until_idle()
         reported = next(
             each
             for each in self.world.log.states(TRAIN_JOBS, self.key)
@@ -359,8 +359,8 @@ class RunningScenario(Scenario):
     async def resume(self) -> None:
         """The pods start again."""
         await self.set_suspend(suspend=False)
-        pods = await self.until_running()
-        await self.until_condition("Suspended", "False/Resumed")
+        pods = await self.wait_until_running()
+        await self.wait_for_condition("Suspended", "False/Resumed")
         assert "Blocked" not in self.conditions()
         assert self._is_the_same(), "the JobSet was replaced"
         self._check_pods(pods)
@@ -383,7 +383,7 @@ class RunningScenario(Scenario):
     async def complete(self) -> None:
         """The TrainJob completes with its JobSet."""
         await self.end_all("Succeeded")
-        await self.until_condition("Complete", "True/AllJobsCompleted")
+        await self.wait_for_condition("Complete", "True/AllJobsCompleted")
         assert {"Blocked", "Failed"}.isdisjoint(self.conditions())
 
     async def delete(self) -> None:
@@ -421,8 +421,8 @@ class SuspendedScenario(Scenario):
         """Kueue assigns a flavor and resumes: the pods run there."""
         await self.assign_flavor()
         await self.set_suspend(suspend=False)
-        pods = await self.until_running()
-        await self.until_condition("Suspended", "False/Resumed")
+        pods = await self.wait_until_running()
+        await self.wait_for_condition("Suspended", "False/Resumed")
         for pod in pods:
             assert FLAVOR.items() <= pod["spec"]["nodeSelector"].items()
             assert TOLERATION in pod["spec"]["tolerations"]
@@ -432,7 +432,7 @@ class SuspendedScenario(Scenario):
     async def evict(self) -> None:
         """Kueue suspends it, waits for the end of its jobs, and takes the flavor away."""
         await self.set_suspend(suspend=True)
-        await self.until_idle()
+        await self.wait_until_idle()
         await self.patch({"spec": {self.queue_field: [*self.own_entries()] or None}})
         await self.until(self._has_no_flavor, "a JobSet without the flavor")
 
@@ -447,7 +447,7 @@ class SuspendedScenario(Scenario):
     async def resume(self) -> None:
         """The pods start once more."""
         await self.set_suspend(suspend=False)
-        await self.until_running()
+        await self.wait_until_running()
 
     async def delete(self) -> None:
         """Nothing is left of a running TrainJob that is deleted in the foreground."""
@@ -465,7 +465,7 @@ class EndedScenario(Scenario):
     async def create(self) -> None:
         """Have the JobSet fail."""
         await self.copy.create(self.world.api)
-        await self.until_running()
+        await self.wait_until_running()
         rows = rows_of(self.live(JOB_SETS))
         await self.copy.write_status(self.world.api, {"jobsStatus": rows})
         await self.end_all("Failed")
@@ -480,7 +480,7 @@ class EndedScenario(Scenario):
 
     async def report(self) -> None:
         """The TrainJob is Failed, and does not train again."""
-        await self.until_condition("Failed", "True/FailedJobs")
+        await self.wait_for_condition("Failed", "True/FailedJobs")
         assert {"Blocked", "Complete"}.isdisjoint(self.conditions())
         assert (self.find(JOB_SETS) is None) == self.is_reported
         assert self.pods() == []

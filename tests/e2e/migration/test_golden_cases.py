@@ -117,15 +117,15 @@ async def without_writes(lives: Sequence[Scenario], reconciles: Reconciles, metr
 
 
 async def delete_runtime(api: ApiClient, runtime: Object) -> str:
-    """Delete a runtime that nobody uses any more; why that failed."""
+    """Delete a runtime that is no longer used; return why that failed."""
     path = await api.path_of(runtime)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await api.get_or_none(path) is None
 
     try:
         await api.delete(path)
-        await until(gone, within=WITHIN, what=f"the end of {path}", every=0.5)
+        await until(is_deleted, within=WITHIN, what=f"the end of {path}", every=0.5)
     except (NotReadyError, ApiError) as error:
         return str(error)
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
@@ -16,7 +16,13 @@ from tests.integration.controllers.team import a_runtime, conditions_of
 from tests.support.kubelet import end_pods
 from tests.support.managers import ManagerProcess
 from tests.support.plans import jobs_of, pod_of
-from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
+from tests.support.trainjobs import (
+    COMPLETES_LATE,
+    END_TO_END_TIMEOUT,
+    ClusterTeam,
+    pods_with,
+    summary,
+)
 from tests.support.webhooks import admitting_manager
 
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -101,17 +107,17 @@ REWRITES = {
 
 @asynccontextmanager
 async def rewriting(
-    ground: Ground, rewrite: Rewrite, operations: Sequence[str] = ("CREATE",)
+    team: ClusterTeam, rewrite: Rewrite, operations: Sequence[str] = ("CREATE",)
 ) -> AsyncIterator[None]:
     """Have the API server rewrite new JobSets of the namespace for the length of the block."""
-    name = {"name": f"{ground.namespace}.example.org"}
+    name = {"name": f"{team.namespace}.example.org"}
     rule = {
         "apiGroups": ["jobset.x-k8s.io"],
         "apiVersions": ["*"],
         "operations": [*operations],
         "resources": ["jobsets"],
     }
-    here = {"matchLabels": {"kubernetes.io/metadata.name": ground.namespace}}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": team.namespace}}
     policy = {
         "apiVersion": ADMISSION,
         "kind": "MutatingAdmissionPolicy",
@@ -131,16 +137,16 @@ async def rewriting(
         "metadata": name,
         "spec": {"policyName": name["name"]},
     }
-    objects = [await ground.api.create(each) for each in (policy, binding)]
+    objects = [await team.api.create(each) for each in (policy, binding)]
     try:
-        await until_enforced(ground, rewrite)
+        await wait_until_enforced(team, rewrite)
         yield
     finally:
         for each in reversed(objects):
-            await ground.api.delete(await ground.api.path_of(each))
+            await team.api.delete(await team.api.path_of(each))
 
 
-async def until_enforced(ground: Ground, rewrite: Rewrite) -> None:
+async def wait_until_enforced(team: ClusterTeam, rewrite: Rewrite) -> None:
     """Wait until the API server rewrites JobSets."""
     container = {"name": "node", "image": "trainer"}
     template = {"metadata": {"labels": {"own": "label"}}, "spec": {"containers": [container]}}
@@ -153,17 +159,17 @@ async def until_enforced(ground: Ground, rewrite: Rewrite) -> None:
     }
 
     async def enforced() -> bool:
-        path, query = ground.path("JobSet"), {"dryRun": "All"}
+        path, query = team.path("JobSet"), {"dryRun": "All"}
         try:
-            created = await ground.api.request("POST", path, body=probe, query=query)
+            created = await team.api.request("POST", path, body=probe, query=query)
         except ApiError as error:
-            # The API server learns the schema of a kind some time after its definition.
+            # The API server serves the schema of a kind some time after its definition.
             if "There can be a delay" in str(error):
                 return False
             raise
         return is_rewritten(created, rewrite)
 
-    await until(enforced, within=BY_THE_END, what="the policy being enforced")
+    await until(enforced, within=END_TO_END_TIMEOUT, what="the policy being enforced")
 
 
 def is_rewritten(job_set: Object, rewrite: Rewrite) -> bool:
@@ -179,18 +185,12 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
         yield manager
 
 
-@pytest.fixture
-def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
-    """A namespace of the test's own."""
-    return Ground(api, namespace)
-
-
-async def until_idle(ground: Ground) -> None:
+async def wait_until_idle(team: ClusterTeam) -> None:
     """Wait until the TrainJob is suspended, with its JobSet and without pods."""
-    await ground.until_left("train", ["Pod"])
-    job = await ground.until_says("Suspended", "Suspended")
+    await team.wait_until_children_deleted("train", ["Pod"])
+    job = await team.wait_for_condition("Suspended", "Suspended")
     assert summary(job) == {"Suspended": "True/Suspended"}
-    assert (await ground.get("JobSet"))["spec"]["suspend"] is True
+    assert (await team.get("JobSet"))["spec"]["suspend"] is True
 
 
 def changes(manager: ManagerProcess, namespace: str) -> int:
@@ -200,102 +200,102 @@ def changes(manager: ManagerProcess, namespace: str) -> int:
     )
 
 
-async def until_settled(ground: Ground, manager: ManagerProcess) -> None:
+async def wait_until_settled(team: ClusterTeam, manager: ManagerProcess) -> None:
     """Wait until a reconcile changes nothing; the first one after the creation may."""
 
     async def settled() -> bool:
-        before = changes(manager, ground.namespace)
-        await ground.touch(manager)
-        return changes(manager, ground.namespace) == before > 0
+        before = changes(manager, team.namespace)
+        await team.touch(manager)
+        return changes(manager, team.namespace) == before > 0
 
-    await until(settled, within=BY_THE_END, what="a reconcile that changes nothing")
+    await until(settled, within=END_TO_END_TIMEOUT, what="a reconcile that changes nothing")
 
 
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=list(REWRITES))
 async def test_rewritten_jobset_is_suspended_moved_resumed_and_completed(
-    ground: Ground, manager: ManagerProcess, rewrite: Rewrite
+    team: ClusterTeam, manager: ManagerProcess, rewrite: Rewrite
 ) -> None:
     """Row 1 (b): the policy does not rewrite what is applied to an existing JobSet."""
     count = len(rewrite.jobs)
-    lasting = pods_with(*rewrite.jobs, annotations=FOR_LONG, labels={"own": "label"})
-    await ground.create(a_runtime(rewrite.runtime))
-    async with rewriting(ground, rewrite):
-        await ground.create_job(
+    lasting = pods_with(*rewrite.jobs, annotations=COMPLETES_LATE, labels={"own": "label"})
+    await team.create(a_runtime(rewrite.runtime))
+    async with rewriting(team, rewrite):
+        await team.create_job(
             runtime=rewrite.runtime, trainer={"numNodes": count}, podTemplateOverrides=lasting
         )
-        pods = await ground.until_running("train", count)
+        pods = await team.wait_until_running("train", count)
         assert all(map(rewrite.is_done, pods))
-        uid = (await ground.get("JobSet"))["metadata"]["uid"]
+        uid = (await team.get("JobSet"))["metadata"]["uid"]
 
-        await ground.suspend(suspend=True)
-        await until_idle(ground)
-        await until_settled(ground, manager)
+        await team.suspend(suspend=True)
+        await wait_until_idle(team)
+        await wait_until_settled(team, manager)
 
         moved = [{**each, "spec": {"nodeSelector": NODE}} for each in lasting]
-        await ground.patch("TrainJob", "train", {"spec": {"podTemplateOverrides": moved}})
-        await ground.suspend(suspend=False)
-        pods = await ground.until_running("train", count)
-        await ground.until_says("Suspended", "Resumed", "False")
+        await team.patch("TrainJob", "train", {"spec": {"podTemplateOverrides": moved}})
+        await team.suspend(suspend=False)
+        pods = await team.wait_until_running("train", count)
+        await team.wait_for_condition("Suspended", "Resumed", "False")
         assert [each["spec"]["nodeName"] for each in pods] == ["kwok-2"] * count
         assert all(map(rewrite.is_done, pods))
-        await until_settled(ground, manager)
+        await wait_until_settled(team, manager)
 
     # The same without the policy, which JobSets outlive.
-    await ground.suspend(suspend=True)
-    await until_idle(ground)
-    await ground.suspend(suspend=False)
-    pods = await ground.until_running("train", count)
-    job_set = await ground.get("JobSet")
+    await team.suspend(suspend=True)
+    await wait_until_idle(team)
+    await team.suspend(suspend=False)
+    pods = await team.wait_until_running("train", count)
+    job_set = await team.get("JobSet")
     assert job_set["metadata"]["uid"] == uid
     assert is_rewritten(job_set, rewrite)
     assert pod_of(job_set)["nodeSelector"] == NODE
 
-    await end_pods(ground.api, pods, "Succeeded")
-    job = await ground.until_ended("train")
+    await end_pods(team.api, pods, "Succeeded")
+    job = await team.wait_until_ended("train")
     assert summary(job) == {"Suspended": "False/Resumed", "Complete": "True/AllJobsCompleted"}
-    await ground.delete("TrainJob", policy="Foreground")
-    await ground.until_gone("TrainJob")
-    await ground.until_gone("JobSet")
-    await ground.until_left("train")
+    await team.delete("TrainJob", policy="Foreground")
+    await team.wait_until_deleted("TrainJob")
+    await team.wait_until_deleted("JobSet")
+    await team.wait_until_children_deleted("train")
 
 
 async def test_rewritten_jobset_is_created_suspended_and_resumed(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Row 1 (b), for TrainJobs that a queue admits: they never ran before they are resumed."""
     rewrite = REWRITES["sidecar"]
-    lasting = pods_with(annotations=FOR_LONG, labels={"own": "label"})
-    await ground.create(a_runtime(rewrite.runtime))
-    async with rewriting(ground, rewrite):
-        await ground.create_job(suspend=True, podTemplateOverrides=lasting)
-        await until_idle(ground)
-        await until_settled(ground, manager)
-        await ground.suspend(suspend=False)
-        pods = await ground.until_running("train", 1)
+    lasting = pods_with(annotations=COMPLETES_LATE, labels={"own": "label"})
+    await team.create(a_runtime(rewrite.runtime))
+    async with rewriting(team, rewrite):
+        await team.create_job(suspend=True, podTemplateOverrides=lasting)
+        await wait_until_idle(team)
+        await wait_until_settled(team, manager)
+        await team.suspend(suspend=False)
+        pods = await team.wait_until_running("train", 1)
     assert all(map(rewrite.is_done, pods))
-    job = await ground.until_says("Suspended", "Resumed", "False")
+    job = await team.wait_for_condition("Suspended", "Resumed", "False")
     assert summary(job) == {"Suspended": "False/Resumed"}
 
 
 async def test_values_of_a_jobset_are_in_no_report_of_its_rejection(
-    ground: Ground, manager: ManagerProcess
+    team: ClusterTeam, manager: ManagerProcess
 ) -> None:
     """Row 12: JobSet's webhook rejects the rewritten change with all of its pod templates."""
     env = [{"name": "PASSWORD", "value": PASSWORD}]
-    lasting = pods_with(annotations=FOR_LONG)
-    await ground.create(a_runtime("torch"))
-    await ground.create_job(suspend=True, trainer={"env": env}, podTemplateOverrides=lasting)
-    await until_idle(ground)
-    await until_settled(ground, manager)
-    assert PASSWORD in str(await ground.get("JobSet"))
-    async with rewriting(ground, REWRITES["mirror"], ("CREATE", "UPDATE")):
-        await ground.suspend(suspend=False)
-        job = await ground.until_says("Blocked", "ResourcesCreationFailed")
-        event = await ground.until_event("TrainJobResourcesCreationFailed")
+    lasting = pods_with(annotations=COMPLETES_LATE)
+    await team.create(a_runtime("torch"))
+    await team.create_job(suspend=True, trainer={"env": env}, podTemplateOverrides=lasting)
+    await wait_until_idle(team)
+    await wait_until_settled(team, manager)
+    assert PASSWORD in str(await team.get("JobSet"))
+    async with rewriting(team, REWRITES["mirror"], ("CREATE", "UPDATE")):
+        await team.suspend(suspend=False)
+        job = await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
+        event = await team.wait_for_event("TrainJobResourcesCreationFailed")
     reports = {
         "log": manager.log_text(),
         "status": str(job["status"]),
-        "Events": str(await ground.all("Event")),
+        "Events": str(await team.all("Event")),
     }
     assert [report for report, text in reports.items() if PASSWORD in text] == []
     rejection = (
@@ -307,10 +307,10 @@ async def test_values_of_a_jobset_are_in_no_report_of_its_rejection(
     logged = [
         each["error"]
         for each in manager.log_entries("reconcile_failed")
-        if each["namespace"] == ground.namespace
+        if each["namespace"] == team.namespace
     ]
     assert logged
     assert all(rejection in each for each in logged)
-    await ground.touch(manager)  # without the policy
-    await ground.until_running("train", 1)
-    await ground.until_without("Blocked")
+    await team.touch(manager)  # without the policy
+    await team.wait_until_running("train", 1)
+    await team.wait_until_condition_removed("Blocked")

@@ -145,7 +145,7 @@ async def stored_elsewhere(api: ApiClient, namespace: str) -> AsyncIterator[dict
     for crd in definitions():
         await api.apply_crd(copied(crd, with_rules=True))
         if any(case.kind == crd["spec"]["names"]["kind"] for case in UNSERVED):
-            await _until_enforced(api, namespace, crd)
+            await _wait_until_enforced(api, namespace, crd)
     yield stored
     for crd in definitions():
         plural = crd["spec"]["names"]["plural"]
@@ -155,7 +155,7 @@ async def stored_elsewhere(api: ApiClient, namespace: str) -> AsyncIterator[dict
         await api.delete(f"{CRDS}/{plural}.{GROUP}")
 
 
-async def _until_enforced(api: ApiClient, namespace: str, crd: Object) -> None:
+async def _wait_until_enforced(api: ApiClient, namespace: str, crd: Object) -> None:
     """Return when the API server validates by the rules."""
     kind, plural = crd["spec"]["names"]["kind"], crd["spec"]["names"]["plural"]
     case = next(each for each in UNSERVED if each.kind == kind)

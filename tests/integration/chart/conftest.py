@@ -26,7 +26,7 @@ def objects(cell: str, helm_program: Path) -> list[Object]:
 
 @pytest.fixture
 def rendered(helm_program: Path) -> Rendering:
-    """Renders values without CRDs, unless they ask for them."""
+    """Renders values without CRDs, unless they enable them."""
 
     def rendering(*values: Values) -> list[Object]:
         return render(helm_program, merged(WITHOUT_CRDS, *values))

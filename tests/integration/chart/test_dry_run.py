@@ -32,7 +32,7 @@ async def dry_run(api: ApiClient, manifest: Object) -> Object:
     )
 
 
-async def test_the_server_takes_every_object(api: ApiClient, objects: list[Object]) -> None:
+async def test_server_accepts_every_object(api: ApiClient, objects: list[Object]) -> None:
     await create_namespaces(api)
     for each in objects:
         if each["apiVersion"] in FOREIGN or each["kind"] == "CustomResourceDefinition":
@@ -55,14 +55,14 @@ async def test_leader_election_can_be_disabled(
     assert applied["spec"]["strategy"] == {"type": "Recreate"}
 
 
-async def test_the_server_takes_the_crds(api: ApiClient, helm_program: Path) -> None:
+async def test_server_accepts_the_crds(api: ApiClient, helm_program: Path) -> None:
     for each in render(helm_program):
         if each["kind"] == "CustomResourceDefinition":
             applied = await dry_run(api, each)
             assert applied["spec"]["versions"] == each["spec"]["versions"]
 
 
-async def test_the_server_takes_the_runtimes(api: ApiClient, helm_program: Path) -> None:
+async def test_server_accepts_the_runtimes(api: ApiClient, helm_program: Path) -> None:
     for values in (ALL, CELLS["mirror"]):
         for each in runtimes_of(render(helm_program, values)).values():
             await dry_run(api, each)

@@ -60,7 +60,7 @@ def test_the_chart_is_of_the_version_in_pyproject() -> None:
     assert chart["appVersion"] == project["version"]
 
 
-def test_the_manager_understands_its_configuration_and_arguments(objects: list[Object]) -> None:
+def test_manager_accepts_its_configuration_and_arguments(objects: list[Object]) -> None:
     settings, flags = configuration_in(objects), flags_in(objects)
     assert str(flags.config) == "/etc/kftrainer/config/controller_manager_config.yaml"
     assert settings.cert_management.webhook_service_name == MANAGER

@@ -56,7 +56,7 @@ def test_policies_apply_to_the_managers_account_only(
 
 
 @pytest.mark.parametrize("values", [CERT_MANAGER, PROVIDED, WITHOUT_WEBHOOK])
-def test_no_secret_is_exempt_where_the_manager_makes_no_certificate(
+def test_no_secret_is_exempt_where_the_manager_creates_no_certificate(
     rendered: Rendering, values: Values
 ) -> None:
     def exemption(objects: list[Object]) -> str:

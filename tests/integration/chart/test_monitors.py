@@ -38,7 +38,7 @@ def test_no_monitor_is_rendered_by_default(rendered: Rendering) -> None:
     assert not [each for each in rendered() if each["apiVersion"].startswith("monitoring")]
 
 
-def test_a_service_monitor_selects_the_service_and_shows_prometheus_token(
+def test_service_monitor_selects_the_service_and_sends_the_token_of_prometheus(
     rendered: Rendering,
 ) -> None:
     objects = rendered({"metrics": {"serviceMonitor": {"enabled": True}}})

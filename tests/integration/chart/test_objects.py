@@ -27,7 +27,7 @@ def pod_of(manifest: Object) -> Object | None:
     return None
 
 
-def test_helm_has_nothing_to_complain_about(cell: str, helm_program: Path) -> None:
+def test_helm_lint_passes(cell: str, helm_program: Path) -> None:
     helm(helm_program, "lint", "--strict", "--quiet", str(CHART), values=CELLS[cell])
 
 

@@ -161,7 +161,7 @@ def test_without_mpi_no_secret_is_read(rendered: Rendering) -> None:
     assert secrets["resourceNames"] == ["kubeflow-trainer-webhook-cert"]
 
 
-def test_without_gangs_nothing_of_theirs_is_read(rendered: Rendering) -> None:
+def test_without_gangs_no_pod_groups_are_read(rendered: Rendering) -> None:
     role = cluster_role(rendered(WITHOUT_GANGS))
     of_gangs = {*GANGS, "limitranges", "runtimeclasses.node.k8s.io"}
     for resource in (*of_gangs, "priorityclasses.scheduling.k8s.io"):
@@ -305,7 +305,7 @@ def test_authenticated_users_can_read_only_the_version_config_map(rendered: Rend
 
 
 @pytest.mark.parametrize("plugin", [each.name for each in PLUGINS])
-def test_every_plugin_can_be_left_out(rendered: Rendering, plugin: str) -> None:
+def test_every_plugin_can_be_disabled(rendered: Rendering, plugin: str) -> None:
     without_plugin = {"config": {"plugins": {"disabled": [plugin]}}, "runtimes": {"enabled": False}}
     assert rendered(without_plugin)
 

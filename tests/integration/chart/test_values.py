@@ -130,7 +130,7 @@ def mentions(text: str, *found: str) -> bool:
 
 
 @pytest.mark.parametrize("path", SWITCHES)
-def test_every_switch_switches_something(helm_program: Path, path: str) -> None:
+def test_every_boolean_value_changes_the_manifests(helm_program: Path, path: str) -> None:
     place = SWITCHES[path]
     base = merged(WITHOUT_CRDS, BASES.get(path, {}))
     toggled = merged(base, with_value(place, not at(DEFAULTS, place)))
@@ -407,7 +407,7 @@ ODD = ("true", "123", "1e3", "0x10")
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_name_that_looks_like_something_else_stays_one(helm_program: Path, name: str) -> None:
+def test_name_that_resembles_another_type_stays_a_string(helm_program: Path, name: str) -> None:
     values = merged(
         ALL_ENABLED,
         WITHOUT_CRDS,

@@ -96,7 +96,7 @@ def test_a_webhook_that_may_fail_needs_no_authority(rendered: Rendering) -> None
     assert webhooks_in(rendered(PROVIDED, values))
 
 
-def test_cert_manager_makes_the_certificate_and_injects_its_authority(rendered: Rendering) -> None:
+def test_cert_manager_issues_the_certificate_and_injects_its_authority(rendered: Rendering) -> None:
     objects = rendered(CERT_MANAGER)
     certificate = named(objects, "Certificate", CERTIFICATE)
     name = certificate["metadata"]["name"]
@@ -123,7 +123,7 @@ def issuer_of(objects: list[Object], certificate: Object) -> Object:
     return named(objects, "Issuer", reference["name"])
 
 
-def test_cert_manager_never_meets_the_secret_of_the_manager(rendered: Rendering) -> None:
+def test_cert_manager_uses_another_secret_than_the_manager(rendered: Rendering) -> None:
     rendered_names = {each["metadata"]["name"] for each in of_kind(rendered(), "Secret")}
     requested_names = {
         each["spec"]["secretName"] for each in of_kind(rendered(CERT_MANAGER), "Certificate")

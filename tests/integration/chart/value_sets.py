@@ -1,4 +1,4 @@
-"""Sets of values that are worth a look: each is rendered once, and looked at from all sides."""
+"""Sets of values to test: each is rendered once, and checked by several tests."""
 
 from typing import Any
 

@@ -11,9 +11,9 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.integration.controllers.team import TEST_TIMEOUT, Team
 from tests.support.objects import train_job
-from tests.support.webhooks import applicant_with
+from tests.support.webhooks import admission_client_for
 
 # Kubernetes' own controllers delete what belongs to a TrainJob.
 SHAPE = Shape(controllers=True, crds=(versions.JOBSET_MANIFESTS,))
@@ -46,6 +46,6 @@ async def no_webhook(admin: ApiClient, team: Team) -> None:
     probe["metadata"]["namespace"] = team.namespace
 
     async def accepted() -> bool:
-        return (await applicant_with(admin).create(probe, dry_run=True)).accepted
+        return (await admission_client_for(admin).create(probe, dry_run=True)).accepted
 
-    await until(accepted, within=ANY_MOMENT, what="the webhook being forgotten")
+    await until(accepted, within=TEST_TIMEOUT, what="the webhook being forgotten")

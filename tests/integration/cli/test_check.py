@@ -46,7 +46,7 @@ async def test_check_with_the_documented_permissions_passes(
         assert ended.out[3:] == [
             f"ok: all expected runtimes exist: {', '.join(NAMES)}",
             f"ok: the webhook {WEBHOOK} rejects an invalid TrainJob",
-            f"ok: the webhook {DEFAULTER} changes TrainJobs to their stored form",
+            f"ok: the webhook {DEFAULTER} changes TrainJobs to canonical form",
             f"ok: a valid TrainJob is admitted with runtime {', '.join(NAMES)}",
         ]
         assert await team.all("TrainJob") == []

@@ -14,7 +14,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
+from tests.integration.controllers.team import IN_USE, TEST_TIMEOUT, Team, finalizers
 from tests.support.commands import Ended, error_output, kftrainer
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, runtime
@@ -75,13 +75,13 @@ async def train(team: Team) -> None:
     await team.create_job("one")
     await team.create_job("two", runtimeRef={"name": "shipped"})
     for job in ("one", "two"):
-        await team.until_there("JobSet", job)
-    await team.until_in_use()
+        await team.wait_until_exists("JobSet", job)
+    await team.wait_until_in_use()
 
     async def in_use() -> bool:
         return IN_USE in finalizers(await cluster_runtime(team.api, "shipped"))
 
-    await until(in_use, within=ANY_MOMENT, what="the shipped runtime being in use")
+    await until(in_use, within=TEST_TIMEOUT, what="the shipped runtime being in use")
 
 
 async def test_purge_with_the_documented_permissions_deletes_everything_so_that_crds_can_be_removed(
@@ -118,7 +118,7 @@ async def test_purge_with_the_documented_permissions_deletes_everything_so_that_
         for definition in definitions:
             await admin.delete(f"{CRDS}/{definition['metadata']['name']}")
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             found = [
                 await admin.get_or_none(f"{CRDS}/{each['metadata']['name']}")
                 for each in definitions
@@ -126,13 +126,13 @@ async def test_purge_with_the_documented_permissions_deletes_everything_so_that_
             return found == [None] * len(definitions)
 
         try:
-            await until(gone, within=GONE_WITHIN, what="the end of our kinds")
+            await until(is_deleted, within=GONE_WITHIN, what="the end of our kinds")
             ended = await purged(plane)
             assert (ended.code, ended.out, ended.err) == (0, [UNKNOWN], [])
             ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig)
             assert (ended.code, ended.out, ended.err) == (0, [UNKNOWN], [])
         finally:
-            await until(gone, within=GONE_WITHIN, what="the end of our kinds")
+            await until(is_deleted, within=GONE_WITHIN, what="the end of our kinds")
             for definition in definitions:
                 await admin.apply_crd(definition)
 
@@ -163,13 +163,13 @@ async def run_kubectl(program: Path, plane: ControlPlane, *arguments: str) -> No
 async def use_a_runtime(team: Team) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_in_use()
+    await team.wait_until_in_use()
 
 
 async def end_the_use(team: Team) -> None:
     """Delete the TrainJob: a purge would wait for the garbage collector, which may take long."""
     await team.delete("TrainJob")
-    await team.until_gone("TrainJob")
+    await team.wait_until_deleted("TrainJob")
 
 
 async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
@@ -202,7 +202,7 @@ async def test_train_job_is_deleted_after_its_dependents(
     async with ready_manager(plane):
         await team.create_runtime()
         await team.create_job()
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
         message = await failed_purge(plane)
         assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in message

@@ -76,7 +76,9 @@ def comparable(fields: frozenset[str] | set[str]) -> set[str]:
     return {"metadata.generateName" if each == "metadata.name" else each for each in found}
 
 
-async def test_we_and_the_api_server_agree(control_plane: ControlPlane, namespace: str) -> None:
+async def test_validation_agrees_with_the_api_server(
+    control_plane: ControlPlane, namespace: str
+) -> None:
     differences, answers = [], Counter[int]()
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:

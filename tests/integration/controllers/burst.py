@@ -52,7 +52,7 @@ async def play_jobset_controller(team: Team, conditions: Mapping[str, Sequence[O
         for each in await team.all("JobSet"):
             name = each["metadata"]["name"]
             if name in left:
-                await team.job_set_says(*left.pop(name), rows=[ROW], name=name)
+                await team.set_jobset_status(*left.pop(name), rows=[ROW], name=name)
         return not left
 
     await until(is_complete, within=SETTLED_WITHIN, what="the JobSets saying so", every=0.3)
@@ -89,7 +89,7 @@ class Burst:
         complete = [name for name, expected in self._conditions.items() if expected == {"Complete"}]
         await play_jobset_controller(self.team, {name: [COMPLETED] for name in complete})
 
-    async def until_settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until all have their JobSets and their final conditions."""
 
         async def settled() -> bool:
@@ -110,7 +110,7 @@ class Burst:
         return found
 
     async def check_each_was_created_once(self) -> None:
-        """Only the manager wrote the objects, and none after it was made."""
+        """Only the manager wrote the objects, and none after it was created."""
         for kind in CHILDREN:
             for each in await self.team.all(kind):
                 fields = each["metadata"]["managedFields"]

@@ -23,7 +23,7 @@ SHAPE = Shape(
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """An API server that serves all kinds that we make."""
+    """An API server that serves all kinds that the manager creates."""
     async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
         yield plane
 
@@ -36,7 +36,7 @@ def control_plane(plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
-    """What a manager takes for the API server."""
+    """A proxy between the manager and the API server."""
     async with running_proxy(plane, tmp_path) as proxy:
         yield proxy
 

@@ -1,6 +1,7 @@
-"""One namespace and what is done in it: by people, and by the JobSet controller that we play."""
+"""One namespace: writes by its users and, simulated, by the JobSet controller."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from kftrainer.devcluster.client import ApiClient, Object
@@ -12,7 +13,7 @@ from tests.support.runtimes import mpi
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-ANY_MOMENT = 90.0  # more than it takes on a busy machine, where a manager may have to start first
+TEST_TIMEOUT = 90.0  # more than it takes on a busy machine, where a manager may have to start first
 AT_THE_END = "2026-01-02T03:04:05Z"
 JOB = "train"
 IN_USE = "trainer.kubeflow.org/resource-in-use"
@@ -61,8 +62,13 @@ def conditions_of(obj: Object) -> dict[str, Object]:
     return {each["type"]: each for each in found}
 
 
+def time_of(timestamp: str) -> datetime:
+    """Return the time of a timestamp in an object."""
+    return datetime.fromisoformat(timestamp)
+
+
 def finalizers(obj: Object | None) -> Sequence[str]:
-    """The finalizers of an object that may be there."""
+    """The finalizers of an object, if it exists."""
     found: Sequence[str] = (obj or {"metadata": {}})["metadata"].get("finalizers", [])
     return found
 
@@ -81,8 +87,8 @@ def ended_reconciles(manager: ManagerProcess) -> Sequence[Object]:
     return [*manager.log_entries("reconcile_succeeded"), *manager.log_entries("reconcile_failed")]
 
 
-def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
-    """Whether the manager is through with the TrainJob as it is here, or with a later one."""
+def has_reconciled(manager: ManagerProcess, job: Object) -> bool:
+    """Whether the manager has reconciled this version of the TrainJob, or a later one."""
     metadata = job["metadata"]
     seen = {
         each["reconcileID"]
@@ -93,7 +99,7 @@ def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
     return any(each["reconcileID"] in seen for each in ended_reconciles(manager))
 
 
-async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:
+async def wait_until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:
     """Wait until the manager has listed Jobs in each of its starts, which nothing else waits for.
 
     Pods of the initial list may have run for any time.
@@ -103,22 +109,22 @@ async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> No
         kinds = [each["kind"] for each in manager.log_entries("informer_synced")]
         return kinds.count("Job.batch") >= starts
 
-    await until(listed, within=ANY_MOMENT, what="Jobs being watched")
+    await until(listed, within=TEST_TIMEOUT, what="Jobs being watched")
 
 
-async def until_logged(manager: ManagerProcess, event: str) -> None:
+async def wait_until_logged(manager: ManagerProcess, event: str) -> None:
     """Wait until the manager has logged the event."""
 
     async def logged() -> bool:
         return bool(manager.log_entries(event))
 
-    await until(logged, within=ANY_MOMENT, what=f"{event} in the log")
+    await until(logged, within=TEST_TIMEOUT, what=f"{event} in the log")
 
 
 class Team:
     """One namespace."""
 
-    within = ANY_MOMENT  # what everything here is to happen in
+    within = TEST_TIMEOUT  # the timeout of each wait
 
     def __init__(self, api: ApiClient, namespace: str) -> None:
         self.api = api
@@ -144,11 +150,11 @@ class Team:
         return await self.create(train_job(name, **{"runtimeRef": reference, **spec}))
 
     async def get(self, kind: str, name: str = JOB) -> Object:
-        """An object that is there."""
+        """An existing object."""
         return await self.api.get(self.path(kind, name))
 
     async def find(self, kind: str, name: str = JOB) -> Object | None:
-        """An object that may be there."""
+        """The object, or None if it does not exist."""
         return await self.api.get_or_none(self.path(kind, name))
 
     async def all(self, kind: str) -> Sequence[Object]:
@@ -157,7 +163,7 @@ class Team:
         return found
 
     async def children(self) -> Sequence[str]:
-        """Which objects there are that TrainJobs need, as kind/name."""
+        """The existing objects that TrainJobs need, as kind/name."""
         return [
             f"{kind}/{each['metadata']['name']}"
             for kind in CHILDREN
@@ -170,7 +176,7 @@ class Team:
         return await self.api.request("PATCH", path, body=changes, content_type=MERGE)
 
     async def suspend(self, *, suspend: bool, name: str = JOB) -> None:
-        """Suspend the TrainJob, or let it go on."""
+        """Suspend or resume the TrainJob."""
         await self.patch("TrainJob", name, {"spec": {"suspend": suspend}})
 
     async def delete(self, kind: str, name: str = JOB, policy: str = "Background") -> None:
@@ -178,53 +184,60 @@ class Team:
         query = {"propagationPolicy": policy}
         await self.api.request("DELETE", self.path(kind, name), query=query)
 
-    async def job_set_says(
+    async def age_of(self, obj: Object) -> float:
+        """Return the age of the object in seconds, by the clock of the API server."""
+        metadata = {"generateName": "clock-"}
+        clock = await self.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        now = time_of(clock["metadata"]["creationTimestamp"])
+        return (now - time_of(obj["metadata"]["creationTimestamp"])).total_seconds()
+
+    async def set_jobset_status(
         self, *conditions: Object, rows: Sequence[Object] = (), name: str = JOB
     ) -> None:
-        """Play the JobSet controller."""
+        """Write the status of the JobSet, as the JobSet controller does."""
         status = {"conditions": list(conditions), "replicatedJobsStatus": list(rows)}
         await self.patch("JobSet", name, {"status": status}, "/status")
 
-    async def until_there(self, kind: str, name: str = JOB) -> Object:
-        """Wait for an object."""
+    async def wait_until_exists(self, kind: str, name: str = JOB) -> Object:
+        """Wait until the object exists; return it."""
 
-        async def there() -> Object | None:
+        async def exists() -> Object | None:
             return await self.find(kind, name)
 
-        return await until(there, within=self.within, what=f"{kind} {name}")
+        return await until(exists, within=self.within, what=f"{kind} {name}")
 
-    async def until_gone(self, kind: str, name: str = JOB) -> None:
-        """Wait for the end of an object."""
+    async def wait_until_deleted(self, kind: str, name: str = JOB) -> None:
+        """Wait until the object is deleted."""
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return await self.find(kind, name) is None
 
-        await until(gone, within=self.within, what=f"the end of {kind} {name}")
+        await until(is_deleted, within=self.within, what=f"the end of {kind} {name}")
 
-    async def until_says(
+    async def wait_for_condition(
         self, kind: str, reason: str, status: str = "True", name: str = JOB
     ) -> Object:
         """Wait until the TrainJob has this condition; the TrainJob."""
 
-        async def says() -> Object | None:
+        async def has_condition() -> Object | None:
             job = await self.get("TrainJob", name)
             found = conditions_of(job).get(kind, {})
-            is_so = (found.get("reason"), found.get("status")) == (reason, status)
-            return job if is_so else None
+            matches = (found.get("reason"), found.get("status")) == (reason, status)
+            return job if matches else None
 
-        return await until(says, within=self.within, what=f"{name} being {kind}/{reason}")
+        return await until(has_condition, within=self.within, what=f"{name} being {kind}/{reason}")
 
-    async def until_without(self, kind: str, name: str = JOB) -> Object:
+    async def wait_until_condition_removed(self, kind: str, name: str = JOB) -> Object:
         """Wait until the TrainJob has no such condition; the TrainJob."""
 
-        async def healed() -> Object | None:
+        async def is_removed() -> Object | None:
             job = await self.get("TrainJob", name)
             return None if kind in conditions_of(job) else job
 
-        return await until(healed, within=self.within, what=f"{name} not being {kind}")
+        return await until(is_removed, within=self.within, what=f"{name} not being {kind}")
 
-    async def until_rows(self, *rows: Object, name: str = JOB) -> Object:
-        """Wait until the TrainJob's status has these rows; the TrainJob."""
+    async def wait_for_jobs_status(self, *rows: Object, name: str = JOB) -> Object:
+        """Wait until the TrainJob's status has these jobsStatus rows; the TrainJob."""
 
         async def has() -> Object | None:
             job = await self.get("TrainJob", name)
@@ -232,10 +245,10 @@ class Team:
 
         return await until(has, within=self.within, what=f"{name} having the rows {rows}")
 
-    async def until_event(self, reason: str, name: str = JOB) -> Object:
+    async def wait_for_event(self, reason: str, name: str = JOB) -> Object:
         """Wait for an Event about the TrainJob; the Event."""
 
-        async def told() -> Object | None:
+        async def event_exists() -> Object | None:
             found = [
                 each
                 for each in await self.all("Event")
@@ -243,9 +256,9 @@ class Team:
             ]
             return found[0] if found else None
 
-        return await until(told, within=self.within, what=f"an Event {reason} about {name}")
+        return await until(event_exists, within=self.within, what=f"an Event {reason} about {name}")
 
-    async def until_in_use(self, name: str = "torch") -> Object:
+    async def wait_until_in_use(self, name: str = "torch") -> Object:
         """Wait until the runtime has our finalizer; the runtime."""
 
         async def in_use() -> Object | None:
@@ -262,15 +275,15 @@ class Team:
             return "runtimeRevision" in job.get("status", {})
 
         if not await recorded():
-            await self.job_set_says(rows=[ROW], name=name)
+            await self.set_jobset_status(rows=[ROW], name=name)
         await until(recorded, within=self.within, what=f"the revision of {name} being recorded")
         await self.patch("TrainJob", name, {"status": {"runtimeRevision": None}}, "/status")
 
     async def touch(self, manager: ManagerProcess, name: str = JOB, kind: str = "TrainJob") -> None:
-        """Label the object, and wait until the manager has looked at its TrainJob since then.
+        """Label the object, and wait until the manager has reconciled its TrainJob since then.
 
-        At a TrainJob it has then looked as it is now; that it was looked at once more because of
-        another object is only likely.
+        For a TrainJob, that reconcile has read the label. For another object it may have had
+        another cause.
         """
         before = reconciles(manager, self.namespace, name)
         found = await self.get(kind, name)
@@ -278,23 +291,25 @@ class Team:
         touched = str(int(labels.get("touched", "0")) + 1)
         changed = await self.patch(kind, name, {"metadata": {"labels": {"touched": touched}}})
         if kind == "TrainJob":
-            await self.until_seen(manager, changed)
+            await self.wait_until_observed(manager, changed)
         else:
-            await self.until_looked(manager, name, before)
+            await self.wait_until_reconciled(manager, name, before)
 
-    async def until_seen(self, manager: ManagerProcess, job: Object) -> None:
-        """Wait until the manager has looked at the TrainJob as it is here, or at a later one."""
+    async def wait_until_observed(self, manager: ManagerProcess, job: Object) -> None:
+        """Wait until the manager has reconciled this version of the TrainJob, or a later one."""
 
-        async def looked() -> bool:
-            return has_looked_at(manager, job)
+        async def is_reconciled() -> bool:
+            return has_reconciled(manager, job)
 
         name = job["metadata"]["name"]
-        await until(looked, within=self.within, what=f"a look at {name} as it is")
+        await until(
+            is_reconciled, within=self.within, what=f"a reconcile of this version of {name}"
+        )
 
-    async def until_looked(self, manager: ManagerProcess, name: str, times: int) -> None:
-        """Wait until the manager has looked at the TrainJob more often than that."""
+    async def wait_until_reconciled(self, manager: ManagerProcess, name: str, times: int) -> None:
+        """Wait until the manager has reconciled the TrainJob more than this number of times."""
 
-        async def looked() -> bool:
+        async def is_reconciled() -> bool:
             return reconciles(manager, self.namespace, name) > times
 
-        await until(looked, within=self.within, what=f"the manager looking at {name}")
+        await until(is_reconciled, within=self.within, what=f"a reconcile of {name}")

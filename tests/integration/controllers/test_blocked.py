@@ -18,15 +18,15 @@ EVENT = "TrainJobResourcesCreationFailed"
 
 async def message(team: Team, reason: str, name: str = JOB) -> str:
     """Wait until the TrainJob is blocked for this reason; return the message."""
-    job = await team.until_says("Blocked", reason, name=name)
+    job = await team.wait_for_condition("Blocked", reason, name=name)
     text: str = conditions_of(job)["Blocked"]["message"]
     return text
 
 
-async def until_unblocked(team: Team, name: str = JOB) -> None:
+async def wait_until_unblocked(team: Team, name: str = JOB) -> None:
     """Wait until the TrainJob continues and is no longer blocked."""
-    await team.until_there("JobSet", name)
-    await team.until_without("Blocked", name)
+    await team.wait_until_exists("JobSet", name)
+    await team.wait_until_condition_removed("Blocked", name)
 
 
 async def test_missing_runtime_is_reported_and_retried(team: Team, manager: ManagerProcess) -> None:
@@ -34,7 +34,7 @@ async def test_missing_runtime_is_reported_and_retried(team: Team, manager: Mana
     job = await team.create_job()
     text = f"TrainingRuntime torch is not found in namespace {team.namespace}"
     assert await message(team, "RuntimeNotFound") == text
-    event = await team.until_event(EVENT)
+    event = await team.wait_for_event(EVENT)
     assert event["type"] == "Warning"
     assert event["message"] == f"TrainJob resources reconciliation failed: {text}"
     assert event["involvedObject"] == {
@@ -46,7 +46,7 @@ async def test_missing_runtime_is_reported_and_retried(team: Team, manager: Mana
     }
     assert await team.children() == []
     await team.create_runtime()
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
     assert conditions_of(await team.get("TrainJob")) == {}
 
 
@@ -57,17 +57,17 @@ async def test_missing_cluster_runtime_is_reported_and_retried(
     await team.create_job(runtimeRef={"name": name})
     assert await message(team, "RuntimeNotFound") == f"ClusterTrainingRuntime {name} is not found"
     await team.api.create(runtime(name, "ClusterTrainingRuntime"))
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
 
 
 async def test_runtime_of_unknown_kind_is_a_failure(team: Team, manager: ManagerProcess) -> None:
     """Defect D1."""
     reference = {"name": "torch", "kind": "Deployment", "apiGroup": "apps"}
     await team.create_job(runtimeRef=reference)
-    job = await team.until_says("Failed", "TrainingRuntimeNotSupported")
+    job = await team.wait_for_condition("Failed", "TrainingRuntimeNotSupported")
     assert set(conditions_of(job)) == {"Failed"}
     assert "Deployment.apps" in conditions_of(job)["Failed"]["message"]
-    assert "Deployment.apps" in (await team.until_event(EVENT))["message"]
+    assert "Deployment.apps" in (await team.wait_for_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.children() == []
     assert (await team.get("TrainJob"))["status"] == job["status"]
@@ -82,7 +82,7 @@ async def test_invalid_runtime_is_reported_and_retried_when_it_changes(
     assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
     fixed = a_runtime("torch")["spec"]
     await team.patch("TrainingRuntime", "torch", {"spec": fixed})
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
 
 
 async def test_too_long_name_is_reported_with_the_maximum_length(
@@ -95,9 +95,9 @@ async def test_too_long_name_is_reported_with_the_maximum_length(
     text = await message(team, "InvalidTrainJob", name)
     assert "metadata.name" in text
     assert "must be no more than 48 characters" in text
-    await team.until_event(EVENT, name)
+    await team.wait_for_event(EVENT, name)
     await team.create_job("x" * 48)
-    await team.until_there("JobSet", "x" * 48)
+    await team.wait_until_exists("JobSet", "x" * 48)
     assert await team.children() == [f"JobSet/{'x' * 48}"]
 
 
@@ -109,9 +109,9 @@ async def test_rejection_of_the_jobset_by_the_api_server_is_reported(
     text = await message(team, "ResourcesCreationFailed")
     assert "metadata.labels: Invalid value" in text
     assert "no such label!" in text
-    assert text in (await team.until_event(EVENT))["message"]
+    assert text in (await team.wait_for_event(EVENT))["message"]
     await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
 
 
 async def test_changed_failure_replaces_the_reported_one(
@@ -122,7 +122,7 @@ async def test_changed_failure_replaces_the_reported_one(
     await team.create_runtime()
     await message(team, "ResourcesCreationFailed")
     await team.patch("TrainJob", JOB, {"spec": {"labels": None}})
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
     assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
 
 
@@ -131,14 +131,14 @@ async def test_running_job_continues_when_its_runtime_changes_or_is_deleted(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    before = await team.until_there("JobSet")
+    before = await team.wait_until_exists("JobSet")
     empty: Object = {"spec": {"template": {"spec": {"replicatedJobs": []}}}}
     await team.patch("TrainingRuntime", "torch", empty)
     await team.touch(manager)
     assert "status" not in await team.get("TrainJob")
     assert await team.get("JobSet") == before
-    await team.job_set_says(COMPLETED)
-    job = await team.until_says("Complete", COMPLETED["reason"])
+    await team.set_jobset_status(COMPLETED)
+    job = await team.wait_for_condition("Complete", COMPLETED["reason"])
     assert set(conditions_of(job)) == {"Complete"}
 
 
@@ -206,12 +206,12 @@ async def test_object_of_another_owner_is_not_modified_and_is_named(
     await team.create_job(runtime=runtime_name)
     text = await message(team, "NameTaken")
     assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in text
-    assert text in (await team.until_event(EVENT))["message"]
+    assert text in (await team.wait_for_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.api.fetch("GET", team.path(kind, name)) == before
     assert kind == "JobSet" or await team.find("JobSet") is None
     await team.delete(kind, name)
-    await until_unblocked(team)
+    await wait_until_unblocked(team)
     ours = await team.get(kind, name)
     job = await team.get("TrainJob")
     assert [each["uid"] for each in ours["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]

@@ -2,14 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     JOB,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
@@ -17,18 +16,6 @@ from tests.support.fault_proxy import FaultProxy, ProxiedRequest, status_answer
 from tests.support.managers import FAST, ManagerProcess, manager_process
 
 REASON = "DeadlineExceeded"
-
-
-def time_of(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-async def seconds_since(team: Team, job: Object) -> float:
-    """Return the age of the TrainJob by the clock of the API server."""
-    metadata = {"generateName": "clock-"}
-    clock = await team.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    now = time_of(clock["metadata"]["creationTimestamp"])
-    return (now - time_of(job["metadata"]["creationTimestamp"])).total_seconds()
 
 
 def is_deletion(request: ProxiedRequest) -> bool:
@@ -49,8 +36,8 @@ async def running(
         yield manager
 
 
-async def until_failed(team: Team) -> Object:
-    return await team.until_says("Failed", REASON)
+async def wait_until_failed(team: Team) -> Object:
+    return await team.wait_for_condition("Failed", REASON)
 
 
 async def test_condition_is_written_before_the_jobset_is_deleted_and_deletion_is_retried(
@@ -60,9 +47,9 @@ async def test_condition_is_written_before_the_jobset_is_deleted_and_deletion_is
     async with running(proxy, plane, "--log-level", "debug") as manager:
         await team.create_runtime()
         await team.create_job(activeDeadlineSeconds=3)
-        await team.until_there("JobSet")
-        await until_failed(team)
-        await team.until_gone("JobSet")
+        await team.wait_until_exists("JobSet")
+        await wait_until_failed(team)
+        await team.wait_until_deleted("JobSet")
         assert proxy.faults_left == 0
         errors = [each["error"] for each in manager.log_entries("reconcile_failed")]
         assert len(errors) == 3
@@ -75,17 +62,17 @@ async def test_jobset_is_kept_while_the_condition_cannot_be_written(
     async with running(proxy, plane, "--log-level", "debug") as manager:
         await team.create_runtime()
         await team.create_job(activeDeadlineSeconds=3)
-        job_set = await team.until_there("JobSet")
+        job_set = await team.wait_until_exists("JobSet")
         proxy.inject(status_answer(500, "InternalError"), is_status_write, times=1000)
 
         async def failed() -> bool:
             return len(manager.log_entries("reconcile_failed")) > 2
 
-        await until(failed, within=ANY_MOMENT, what="failed writes of the status")
+        await until(failed, within=TEST_TIMEOUT, what="failed writes of the status")
         assert (await team.get("JobSet"))["metadata"]["uid"] == job_set["metadata"]["uid"]
         proxy.forget_faults()
-        await until_failed(team)
-        await team.until_gone("JobSet")
+        await wait_until_failed(team)
+        await team.wait_until_deleted("JobSet")
 
 
 async def test_manager_killed_before_the_deletion_is_continued_by_the_next(
@@ -95,13 +82,13 @@ async def test_manager_killed_before_the_deletion_is_continued_by_the_next(
     await team.create_runtime()
     async with running(proxy, plane, "--log-level", "debug") as manager:
         await team.create_job(activeDeadlineSeconds=3)
-        await team.until_there("JobSet")
-        await until_failed(team)
+        await team.wait_until_exists("JobSet")
+        await wait_until_failed(team)
         manager.kill()
     assert await team.find("JobSet") is not None
     proxy.forget_faults()
     async with running(proxy, plane):
-        await team.until_gone("JobSet")
+        await team.wait_until_deleted("JobSet")
 
 
 async def test_deadline_that_passes_while_no_manager_runs_is_enforced_at_the_next_start(
@@ -110,12 +97,12 @@ async def test_deadline_that_passes_while_no_manager_runs_is_enforced_at_the_nex
     await team.create_runtime()
     async with running(proxy, plane, "--log-level", "debug") as manager:
         await team.create_job(activeDeadlineSeconds=4)
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         manager.kill()
     assert conditions_of(await team.get("TrainJob")) == {}
     async with running(proxy, plane):
-        await until_failed(team)
-        await team.until_gone("JobSet")
+        await wait_until_failed(team)
+        await team.wait_until_deleted("JobSet")
 
 
 async def test_clock_of_the_manager_that_runs_fast_does_not_fail_a_trainjob_early(
@@ -126,6 +113,6 @@ async def test_clock_of_the_manager_that_runs_fast_does_not_fail_a_trainjob_earl
         await manager.wait_ready()
         await team.create_runtime()
         job = await team.create_job(activeDeadlineSeconds=5)
-        await until_failed(team)
-        assert await seconds_since(team, job) >= 5
-        await team.until_gone("JobSet")
+        await wait_until_failed(team)
+        assert await team.age_of(job) >= 5
+        await team.wait_until_deleted("JobSet")

@@ -1,19 +1,18 @@
 """TrainJobs with `activeDeadlineSeconds`."""
 
-from datetime import datetime
-
 import pytest
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     JOB,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
+    time_of,
 )
 from tests.support.managers import ManagerProcess
 
@@ -21,27 +20,15 @@ REASON = "DeadlineExceeded"
 NO_ROWS = {**ROW, "ready": 0, "active": 0}
 
 
-def time_of(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-async def seconds_since(team: Team, job: Object) -> float:
-    """Return the age of the TrainJob by the clock of the API server."""
-    metadata = {"generateName": "clock-"}
-    clock = await team.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    now = time_of(clock["metadata"]["creationTimestamp"])
-    return (now - time_of(job["metadata"]["creationTimestamp"])).total_seconds()
-
-
-async def until_older(team: Team, job: Object, seconds: float) -> None:
+async def wait_until_older(team: Team, job: Object, seconds: float) -> None:
     async def is_older() -> bool:
-        return await seconds_since(team, job) >= seconds
+        return await team.age_of(job) >= seconds
 
-    await until(is_older, within=ANY_MOMENT, what=f"an age of {seconds} s", every=0.5)
+    await until(is_older, within=TEST_TIMEOUT, what=f"an age of {seconds} s", every=0.5)
 
 
-async def until_failed(team: Team) -> Object:
-    return await team.until_says("Failed", REASON)
+async def wait_until_failed(team: Team) -> Object:
+    return await team.wait_for_condition("Failed", REASON)
 
 
 async def test_overdue_trainjob_fails_and_its_jobset_is_deleted_for_good(
@@ -49,17 +36,17 @@ async def test_overdue_trainjob_fails_and_its_jobset_is_deleted_for_good(
 ) -> None:
     await team.create_runtime()
     job = await team.create_job(activeDeadlineSeconds=2)
-    await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    failed = await until_failed(team)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    failed = await wait_until_failed(team)
     condition = conditions_of(failed)["Failed"]
     assert condition["message"] == "TrainJob exceeded its active deadline"
     created = time_of(job["metadata"]["creationTimestamp"])
     assert (time_of(condition["lastTransitionTime"]) - created).total_seconds() >= 2
-    await team.until_gone("JobSet")
-    ended = await team.until_rows(NO_ROWS)
+    await team.wait_until_deleted("JobSet")
+    ended = await team.wait_for_jobs_status(NO_ROWS)
     assert ended["status"]["state"] == "Failed"
-    event = await team.until_event(REASON)
+    event = await team.wait_for_event(REASON)
     assert (event["type"], event["message"]) == (
         "Warning",
         "TrainJob exceeded its active deadline of 2 s: its JobSet is deleted",
@@ -73,14 +60,14 @@ async def test_overdue_trainjob_fails_and_its_jobset_is_deleted_for_good(
 async def test_suspended_time_does_not_count(team: Team, manager: ManagerProcess) -> None:
     await team.create_runtime()
     await team.create_job(suspend=True, activeDeadlineSeconds=3)
-    suspended = await team.until_says("Suspended", "Suspended")
-    await until_older(team, suspended, 5)
+    suspended = await team.wait_for_condition("Suspended", "Suspended")
+    await wait_until_older(team, suspended, 5)
     await team.touch(manager)
     assert "Failed" not in conditions_of(await team.get("TrainJob"))
     await team.suspend(suspend=False)
-    resumed = await team.until_says("Suspended", "Resumed", "False")
+    resumed = await team.wait_for_condition("Suspended", "Resumed", "False")
     assert "Failed" not in conditions_of(resumed)
-    failed = conditions_of(await until_failed(team))
+    failed = conditions_of(await wait_until_failed(team))
     since = time_of(failed["Suspended"]["lastTransitionTime"])
     assert (time_of(failed["Failed"]["lastTransitionTime"]) - since).total_seconds() >= 3
     await team.suspend(suspend=True)
@@ -91,10 +78,10 @@ async def test_suspended_time_does_not_count(team: Team, manager: ManagerProcess
 async def test_completed_trainjob_does_not_fail_later(team: Team, manager: ManagerProcess) -> None:
     await team.create_runtime()
     await team.create_job(activeDeadlineSeconds=6)
-    await team.until_there("JobSet")
-    await team.job_set_says(COMPLETED, rows=[{**NO_ROWS, "succeeded": 1}])
-    done = await team.until_says("Complete", COMPLETED["reason"])
-    await until_older(team, done, 8)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(COMPLETED, rows=[{**NO_ROWS, "succeeded": 1}])
+    done = await team.wait_for_condition("Complete", COMPLETED["reason"])
+    await wait_until_older(team, done, 8)
     await team.touch(manager)
     assert "Failed" not in conditions_of(await team.get("TrainJob"))
     assert await team.find("JobSet") is not None
@@ -102,8 +89,8 @@ async def test_completed_trainjob_does_not_fail_later(team: Team, manager: Manag
 
 async def test_blocked_trainjob_fails_at_its_deadline(team: Team, manager: ManagerProcess) -> None:
     await team.create_job(activeDeadlineSeconds=3)  # its runtime does not exist
-    await team.until_says("Blocked", "RuntimeNotFound")
-    failed = await until_failed(team)
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
+    failed = await wait_until_failed(team)
     assert failed["status"]["state"] == "Failed"
     assert "Blocked" not in conditions_of(failed)
     await team.create_runtime()

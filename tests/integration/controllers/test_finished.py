@@ -5,11 +5,11 @@ import pytest
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     FAILED,
     JOB,
     ROW,
+    TEST_TIMEOUT,
     Team,
     reconciles,
 )
@@ -22,9 +22,9 @@ async def finish(team: Team, end: Object, kind: str) -> Object:
     """Let a TrainJob come to its end; the TrainJob."""
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
-    await team.job_set_says(end, rows=[ROW])
-    return await team.until_says(kind, end["reason"])
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(end, rows=[ROW])
+    return await team.wait_for_condition(kind, end["reason"])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ async def test_finished_job_does_not_run_again_when_its_jobset_is_deleted(
     ended = await finish(team, end, kind)
     before = reconciles(manager, team.namespace)
     await team.delete("JobSet")
-    await team.until_looked(manager, JOB, before)
+    await team.wait_until_reconciled(manager, JOB, before)
     await team.touch(manager)
     await team.patch("TrainJob", JOB, {"spec": {"trainer": {"image": "another"}}})
     await team.suspend(suspend=True)
@@ -51,8 +51,8 @@ async def test_finished_job_keeps_its_conditions_when_its_jobset_changes(
 ) -> None:
     ended = await finish(team, COMPLETED, "Complete")
     row = {**ROW, "active": 0, "succeeded": 1}
-    await team.job_set_says(FAILED, rows=[row])
-    job = await team.until_rows(row)
+    await team.set_jobset_status(FAILED, rows=[row])
+    job = await team.wait_for_jobs_status(row)
     assert job["status"]["conditions"] == ended["status"]["conditions"]
 
 
@@ -63,8 +63,8 @@ async def test_nothing_is_created_for_a_job_that_is_being_deleted(
     """Defect D5."""
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True)
-    await team.until_there("JobSet")
-    await team.until_says("Suspended", "Suspended")
+    await team.wait_until_exists("JobSet")
+    await team.wait_for_condition("Suspended", "Suspended")
     if way == "finalizer":
         await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
         await team.delete("TrainJob")
@@ -76,7 +76,7 @@ async def test_nothing_is_created_for_a_job_that_is_being_deleted(
     before = reconciles(manager, team.namespace)
     for child, name in (("JobSet", JOB), ("ConfigMap", f"{JOB}-mpi-hostfile")):
         await team.delete(child, name)
-    await team.until_looked(manager, JOB, before)
+    await team.wait_until_reconciled(manager, JOB, before)
     await team.suspend(suspend=False)
     await team.touch(manager)
     assert await team.children() == [f"Secret/{JOB}-mpi-ssh-auth"]
@@ -88,13 +88,13 @@ async def test_nothing_is_created_for_a_job_deleted_before_its_first_reconcile(
 ) -> None:
     """Defect D5."""
     await team.create_job()
-    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
     await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
     await team.delete("TrainJob")
     await team.touch(manager)
     before = reconciles(manager, team.namespace)
     await team.create_runtime()
-    await team.until_looked(manager, JOB, before)
+    await team.wait_until_reconciled(manager, JOB, before)
     await team.touch(manager)
     assert await team.children() == []
 
@@ -105,7 +105,7 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
     """Defect D10."""
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True, managedBy="kueue.x-k8s.io/multikueue")
-    await team.until_in_use("mpi")  # by this one, too
+    await team.wait_until_in_use("mpi")  # by this one, too
     await team.touch(manager)
     await team.suspend(suspend=False)
     await team.touch(manager)
@@ -119,7 +119,7 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
 async def test_status_that_multikueue_copies_gets_no_state(
     team: Team, manager: ManagerProcess
 ) -> None:
-    """A state that nobody updates would contradict the conditions."""
+    """A state that is not updated would contradict the conditions."""
     await team.create_runtime()
     await team.create_job(managedBy="kueue.x-k8s.io/multikueue")
     condition = {
@@ -139,11 +139,11 @@ async def test_deleted_jobset_of_a_running_job_is_recreated(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    first = await team.until_there("JobSet")
+    first = await team.wait_until_exists("JobSet")
     await team.delete("JobSet")
 
     async def another() -> bool:
         found = await team.find("JobSet")
         return found is not None and found["metadata"]["uid"] != first["metadata"]["uid"]
 
-    await until(another, within=ANY_MOMENT, what="another JobSet")
+    await until(another, within=TEST_TIMEOUT, what="another JobSet")

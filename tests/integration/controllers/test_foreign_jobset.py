@@ -10,11 +10,11 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     APPLY,
     COMPLETED,
     JOB,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
@@ -56,26 +56,26 @@ async def replace(team: Team, **spec: object) -> Object:
     """Delete the JobSet and create a forged one in its place; the forged one."""
     live = await team.get("JobSet")
     await team.delete("JobSet")
-    await team.until_gone("JobSet")
+    await team.wait_until_deleted("JobSet")
     forged = forged_from(live)
     return await team.create({**forged, "spec": {**forged["spec"], **spec}})
 
 
-async def until_recorded(team: Team, uid: str) -> Object:
+async def wait_until_recorded(team: Team, uid: str) -> Object:
     async def recorded() -> Object | None:
         job = await team.get("TrainJob")
         return job if job.get("status", {}).get("jobSet") == {"uid": uid} else None
 
-    return await until(recorded, within=ANY_MOMENT, what=f"the JobSet {uid} in the status")
+    return await until(recorded, within=TEST_TIMEOUT, what=f"the JobSet {uid} in the status")
 
 
-async def until_created_again(team: Team, than: Object) -> Object:
+async def wait_until_recreated(team: Team, than: Object) -> Object:
     async def created() -> Object | None:
         found = await team.find("JobSet")
         is_new = found is not None and found["metadata"]["uid"] != than["metadata"]["uid"]
         return found if is_new else None
 
-    return await until(created, within=ANY_MOMENT, what="another JobSet")
+    return await until(created, within=TEST_TIMEOUT, what="another JobSet")
 
 
 async def test_jobset_recreated_with_another_image_is_not_resumed(
@@ -83,20 +83,20 @@ async def test_jobset_recreated_with_another_image_is_not_resumed(
 ) -> None:
     await team.create_runtime()
     await team.create_job(suspend=True)
-    created = await team.until_there("JobSet")
-    await until_recorded(team, created["metadata"]["uid"])
+    created = await team.wait_until_exists("JobSet")
+    await wait_until_recorded(team, created["metadata"]["uid"])
     await alone.stop()
     forged = await replace(team)
     alone.start()
     await team.suspend(suspend=False)
-    job = await team.until_says("Blocked", FOREIGN)
+    job = await team.wait_for_condition("Blocked", FOREIGN)
     message = conditions_of(job)["Blocked"]["message"]
     assert f"JobSet {team.namespace}/{JOB} (UID {forged['metadata']['uid']})" in message
     assert "Delete the JobSet" in message
-    event = await team.until_event("TrainJobResourcesCreationFailed")
+    event = await team.wait_for_event("TrainJobResourcesCreationFailed")
     assert message in event["message"]
 
-    await team.job_set_says(COMPLETED, rows=[ROW])
+    await team.set_jobset_status(COMPLETED, rows=[ROW])
     await team.touch(alone)
     job = await team.get("TrainJob")
     assert "Complete" not in conditions_of(job)
@@ -105,10 +105,10 @@ async def test_jobset_recreated_with_another_image_is_not_resumed(
     assert (live["spec"]["suspend"], image_of(live)) == (True, FORGED_IMAGE)
 
     await team.delete("JobSet")
-    own = await until_created_again(team, forged)
-    job = await until_recorded(team, own["metadata"]["uid"])
+    own = await wait_until_recreated(team, forged)
+    job = await wait_until_recorded(team, own["metadata"]["uid"])
     assert (own["spec"].get("suspend", False), image_of(own)) == (False, image_of(created))
-    job = await team.until_without("Blocked")
+    job = await team.wait_until_condition_removed("Blocked")
     assert "Complete" not in conditions_of(job)
 
 
@@ -117,34 +117,34 @@ async def test_running_jobset_replaced_under_the_manager_is_ignored_and_suspende
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    created = await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    await team.until_rows(ROW)
-    await until_recorded(team, created["metadata"]["uid"])
+    created = await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    await team.wait_for_jobs_status(ROW)
+    await wait_until_recorded(team, created["metadata"]["uid"])
     proxy.stall_all(is_watch_of("jobsets"))
     forged = await replace(team)
     proxy.reset_all(is_watch_of("jobsets"))
-    await team.until_says("Blocked", FOREIGN)
-    await team.job_set_says(COMPLETED, rows=[{**ROW, "failed": 7}])
+    await team.wait_for_condition("Blocked", FOREIGN)
+    await team.set_jobset_status(COMPLETED, rows=[{**ROW, "failed": 7}])
 
     await team.suspend(suspend=True)
 
     async def suspended() -> bool:
         return bool((await team.get("JobSet"))["spec"].get("suspend"))
 
-    await until(suspended, within=ANY_MOMENT, what="the foreign JobSet being suspended")
-    await team.until_says("Suspended", "Suspended")
+    await until(suspended, within=TEST_TIMEOUT, what="the foreign JobSet being suspended")
+    await team.wait_for_condition("Suspended", "Suspended")
     await team.suspend(suspend=False)
-    await team.until_says("Suspended", "JobSetSuspended")
+    await team.wait_for_condition("Suspended", "JobSetSuspended")
     await team.touch(alone)
     assert await suspended()
     assert (await team.get("TrainJob"))["status"]["jobsStatus"] == [ROW]
 
     await team.delete("JobSet")
-    own = await until_created_again(team, forged)
+    own = await wait_until_recreated(team, forged)
     assert image_of(own) == image_of(created)
-    await until_recorded(team, own["metadata"]["uid"])
-    job = await team.until_without("Blocked")
+    await wait_until_recorded(team, own["metadata"]["uid"])
+    job = await team.wait_until_condition_removed("Blocked")
     assert not {"Complete", "Failed"} & set(conditions_of(job))
 
 
@@ -154,9 +154,9 @@ async def test_jobset_created_by_another_client_first_is_not_adopted(
     """The manager does not see the JobSet in its cache when it creates its own."""
     await team.create_runtime()
     await team.create_job("example")
-    example = await team.until_there("JobSet", "example")
+    example = await team.wait_until_exists("JobSet", "example")
     job = await team.create_job(runtime="missing", suspend=True)
-    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
     proxy.stall_all(is_watch_of("jobsets"))
     forged = forged_from(example)
     [owner] = forged["metadata"]["ownerReferences"]
@@ -172,7 +172,7 @@ async def test_jobset_created_by_another_client_first_is_not_adopted(
             "metadata": {"name": "missing"},
         }
     )
-    await team.until_says("Blocked", FOREIGN)
+    await team.wait_for_condition("Blocked", FOREIGN)
     proxy.reset_all(is_watch_of("jobsets"))
     await team.suspend(suspend=False)
     await team.touch(alone)
@@ -186,15 +186,15 @@ async def test_jobset_whose_uid_was_not_recorded_is_adopted_after_a_restart(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    created = await team.until_there("JobSet")
+    created = await team.wait_until_exists("JobSet")
     await team.touch(alone)
     assert "status" not in await team.get("TrainJob")
     alone.kill()
     alone.start()
     await team.touch(alone)
     assert "status" not in await team.get("TrainJob")
-    await team.job_set_says(rows=[ROW])
-    job = await until_recorded(team, created["metadata"]["uid"])
+    await team.set_jobset_status(rows=[ROW])
+    job = await wait_until_recorded(team, created["metadata"]["uid"])
     assert job["status"]["jobsStatus"] == [ROW]
     assert (await team.get("JobSet"))["metadata"]["uid"] == created["metadata"]["uid"]
 
@@ -205,18 +205,18 @@ async def test_jobset_observed_by_an_earlier_release_is_adopted_and_recorded(
     """It differs from the plan, as JobSets of Kubeflow Trainer do."""
     await team.create_runtime()
     await team.create_job(suspend=True)
-    created = await team.until_there("JobSet")
+    created = await team.wait_until_exists("JobSet")
     row = {**ROW, "ready": 0, "active": 0, "suspended": 1}
-    await team.job_set_says(rows=[row])
-    await team.until_rows(row)
-    await until_recorded(team, created["metadata"]["uid"])
+    await team.set_jobset_status(rows=[row])
+    await team.wait_for_jobs_status(row)
+    await wait_until_recorded(team, created["metadata"]["uid"])
     await alone.stop()
     await team.patch("JobSet", JOB, {"spec": forged_from(created)["spec"]})
     await team.patch("TrainJob", JOB, {"status": {"jobSet": None}}, "/status")
     alone.start()
-    await until_recorded(team, created["metadata"]["uid"])
+    await wait_until_recorded(team, created["metadata"]["uid"])
     await team.suspend(suspend=False)
-    job = await team.until_says("Suspended", "Resumed", "False")
+    job = await team.wait_for_condition("Suspended", "Resumed", "False")
     assert "Blocked" not in conditions_of(job)
     assert image_of(await team.get("JobSet")) == FORGED_IMAGE
 
@@ -231,7 +231,7 @@ async def older_definition(team: Team) -> AsyncIterator[None]:
     del status["jobSet"], status["runtimeRevision"]
     head = {"apiVersion": crd["spec"]["group"] + "/" + version["name"], "kind": "TrainJob"}
 
-    async def until_declared(*, declared: bool) -> None:
+    async def wait_until_declared(*, declared: bool) -> None:
         async def has_changed() -> bool:
             body = {**head, "metadata": {"name": JOB}, "status": {"jobSet": {"uid": "u"}}}
             query = {"fieldManager": "test", "dryRun": "All", "force": "true"}
@@ -247,28 +247,28 @@ async def older_definition(team: Team) -> AsyncIterator[None]:
                 return not declared
             return declared
 
-        await until(has_changed, within=ANY_MOMENT, what=f"the field being {declared=}")
+        await until(has_changed, within=TEST_TIMEOUT, what=f"the field being {declared=}")
 
     try:
         await team.api.apply_crd(older)
-        await until_declared(declared=False)
+        await wait_until_declared(declared=False)
         yield
     finally:
         await team.api.apply_crd(crd)
-        await until_declared(declared=True)
+        await wait_until_declared(declared=True)
 
 
 async def test_status_is_written_with_the_crd_of_an_older_release(
     team: Team, alone: ManagerProcess
 ) -> None:
     await team.create_job(suspend=True)
-    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
     async with older_definition(team):
         await team.create_runtime()
-        job = await team.until_without("Blocked")
+        job = await team.wait_until_condition_removed("Blocked")
         assert conditions_of(job)["Suspended"]["status"] == "True"
         assert {"jobSet", "runtimeRevision"}.isdisjoint(job["status"])
         await team.suspend(suspend=False)
-        await team.until_says("Suspended", "Resumed", "False")
+        await team.wait_for_condition("Suspended", "Resumed", "False")
     events = ("jobset_uid_not_recorded", "runtime_revision_not_recorded")
     assert [len(alone.log_entries(each)) for each in events] == [1, 1]

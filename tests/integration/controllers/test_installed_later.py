@@ -1,4 +1,4 @@
-"""Kinds that are installed when the manager runs already: who waited for them goes on."""
+"""Kinds that are installed while the manager runs: TrainJobs that need them continue."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -15,12 +15,12 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
-    until_logged,
+    wait_until_logged,
 )
 from tests.integration.controllers.test_writes import is_watch_of
 from tests.support.fault_proxy import Answer, running_proxy
@@ -57,10 +57,10 @@ async def definitions(api: ApiClient) -> AsyncIterator[Mapping[str, Document]]:
         if await api.get_or_none(path) is not None:
             await api.delete(path)
 
-            async def gone(path: str = path) -> bool:
+            async def is_deleted(path: str = path) -> bool:
                 return await api.get_or_none(path) is None
 
-            await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
+            await until(is_deleted, within=TEST_TIMEOUT, what=f"the end of {path}")
 
 
 def version_of(obj: Object) -> int:
@@ -74,17 +74,17 @@ async def test_kinds_that_are_installed_later_are_awaited(
         await team.create_runtime(name)
         await team.create_job(name, runtime=name)
     async with manager_process(control_plane.kubeconfig, "--namespace", team.namespace):
-        job = await team.until_says("Blocked", "JobSetNotInstalled", name="torch")
+        job = await team.wait_for_condition("Blocked", "JobSetNotInstalled", name="torch")
         message = conditions_of(job)["Blocked"]["message"]
         assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
         for name, (_, group) in GROUPS.items():
-            job = await team.until_says("Blocked", "PodGroupNotInstalled", name=name)
+            job = await team.wait_for_condition("Blocked", "PodGroupNotInstalled", name=name)
             assert group in conditions_of(job)["Blocked"]["message"]
         async with asyncio.TaskGroup() as installing:
             for definition in definitions.values():
                 installing.create_task(team.api.apply_crd(definition))
         created_objects = {
-            name: await team.until_there("JobSet", name) for name in ("torch", *GROUPS)
+            name: await team.wait_until_exists("JobSet", name) for name in ("torch", *GROUPS)
         }
         for name, (kind, _) in GROUPS.items():
             gang = await team.get(kind, name)
@@ -92,9 +92,9 @@ async def test_kinds_that_are_installed_later_are_awaited(
                 "it would start without its gang"
             )
         for name in created_objects:
-            await team.until_without("Blocked", name)
-        await team.job_set_says(COMPLETED, name="torch")
-        await team.until_says("Complete", COMPLETED["reason"], name="torch")
+            await team.wait_until_condition_removed("Blocked", name)
+        await team.set_jobset_status(COMPLETED, name="torch")
+        await team.wait_for_condition("Complete", COMPLETED["reason"], name="torch")
 
 
 async def uninstall(api: ApiClient, definition: Document) -> None:
@@ -103,10 +103,10 @@ async def uninstall(api: ApiClient, definition: Document) -> None:
     served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
     await api.delete(path)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await api.get_or_none(path) is None and await api.get_or_none(served) is None
 
-    await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
+    await until(is_deleted, within=TEST_TIMEOUT, what=f"the end of {path}")
 
 
 async def test_kind_removed_while_running_is_reported_and_reinstallation_is_detected(
@@ -117,20 +117,20 @@ async def test_kind_removed_while_running_is_reported_and_reinstallation_is_dete
     async with manager_process(control_plane.kubeconfig, "--namespace", team.namespace) as manager:
         await manager.wait_ready()
         await team.create_job("before")
-        await team.until_there("JobSet", "before")
+        await team.wait_until_exists("JobSet", "before")
         await uninstall(team.api, definitions["JobSet"])
         await team.create_job("meanwhile")
-        job = await team.until_says("Blocked", "JobSetNotInstalled", name="meanwhile")
+        job = await team.wait_for_condition("Blocked", "JobSetNotInstalled", name="meanwhile")
         message = conditions_of(job)["Blocked"]["message"]
         assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
-        await until_logged(manager, "kind_not_installed")
+        await wait_until_logged(manager, "kind_not_installed")
         # From now on it is not tried again: only the return of the kind can wake it.
         await team.create_job("later")
-        await team.until_says("Blocked", "JobSetNotInstalled", name="later")
+        await team.wait_for_condition("Blocked", "JobSetNotInstalled", name="later")
         await team.api.apply_crd(definitions["JobSet"])
         for name in ("meanwhile", "later"):
-            await team.until_there("JobSet", name)
-            await team.until_without("Blocked", name)
+            await team.wait_until_exists("JobSet", name)
+            await team.wait_until_condition_removed("Blocked", name)
         for event in ("kind_not_installed", "kind_installed"):
             kinds = [each["kind"] for each in manager.log_entries(event)]
             assert kinds == ["JobSet.jobset.x-k8s.io"]
@@ -141,20 +141,20 @@ async def create_running(team: Team, *names: str) -> None:
     await team.create_runtime("torch")
     for name in names:
         await team.create_job(name)
-        await team.until_there("JobSet", name)
-        await team.job_set_says(rows=[ROW], name=name)
-        await team.until_rows(ROW, name=name)
+        await team.wait_until_exists("JobSet", name)
+        await team.set_jobset_status(rows=[ROW], name=name)
+        await team.wait_for_jobs_status(ROW, name=name)
 
 
-async def until_not_retried(team: Team, manager: ManagerProcess, name: str) -> Object:
+async def wait_until_not_retried(team: Team, manager: ManagerProcess, name: str) -> Object:
     """Wait until only the return of the kind JobSet can wake the TrainJob; the TrainJob.
 
     Each attempt before the informer of JobSets has noticed their end schedules another one.
     """
-    await team.until_says("Blocked", "JobSetNotInstalled", name=name)
-    await until_logged(manager, "kind_not_installed")
+    await team.wait_for_condition("Blocked", "JobSetNotInstalled", name=name)
+    await wait_until_logged(manager, "kind_not_installed")
     await team.touch(manager, name)
-    return await team.until_says("Blocked", "JobSetNotInstalled", name=name)
+    return await team.wait_for_condition("Blocked", "JobSetNotInstalled", name=name)
 
 
 async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_returns(
@@ -167,22 +167,22 @@ async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_retur
         await manager.wait_ready()
         await create_running(team, "running", "ended")
         first = await team.get("JobSet", "running")
-        await team.job_set_says(COMPLETED, rows=[ROW], name="ended")
-        ended = await team.until_says("Complete", COMPLETED["reason"], name="ended")
+        await team.set_jobset_status(COMPLETED, rows=[ROW], name="ended")
+        ended = await team.wait_for_condition("Complete", COMPLETED["reason"], name="ended")
 
         await uninstall(team.api, definitions["JobSet"])
-        blocked = await until_not_retried(team, manager, "running")
+        blocked = await wait_until_not_retried(team, manager, "running")
         assert set(conditions_of(blocked)) == {"Blocked"}
         assert blocked["status"]["jobsStatus"] == [ROW]
         assert blocked["status"]["jobSet"] == {"uid": first["metadata"]["uid"]}
 
         await team.api.apply_crd(definitions["JobSet"])
-        again = await team.until_there("JobSet", "running")
-        recovered = await team.until_without("Blocked", "running")
+        again = await team.wait_until_exists("JobSet", "running")
+        recovered = await team.wait_until_condition_removed("Blocked", "running")
         assert recovered["status"]["jobSet"] == {"uid": again["metadata"]["uid"]}
         assert {"conditions", "jobsStatus"}.isdisjoint(recovered["status"])
-        await team.job_set_says(COMPLETED, name="running")
-        await team.until_says("Complete", COMPLETED["reason"], name="running")
+        await team.set_jobset_status(COMPLETED, name="running")
+        await team.wait_for_condition("Complete", COMPLETED["reason"], name="running")
         await team.touch(manager, "ended")
         assert (await team.get("TrainJob", "ended"))["status"] == ended["status"]
         assert await team.find("JobSet", "ended") is None
@@ -201,10 +201,10 @@ async def test_training_is_not_repeated_if_the_end_of_its_kind_was_not_watched(
         await manager.stop()
         await uninstall(team.api, definitions["JobSet"])
         manager.start()
-        blocked = await team.until_says("Blocked", "JobSetNotInstalled", name="running")
+        blocked = await team.wait_for_condition("Blocked", "JobSetNotInstalled", name="running")
         assert blocked["status"]["jobsStatus"] == [ROW]
         await team.api.apply_crd(definitions["JobSet"])
-        failed = await team.until_says("Failed", "OutcomeUnknown", name="running")
+        failed = await team.wait_for_condition("Failed", "OutcomeUnknown", name="running")
         assert set(conditions_of(failed)) == {"Failed"}
         await team.touch(manager, "running")
         assert await team.all("JobSet") == []
@@ -225,9 +225,9 @@ async def test_training_is_not_repeated_if_the_connection_broke_before_the_end_o
         proxy.stall_all(is_watch_of("jobsets"))
         await uninstall(team.api, definitions["JobSet"])
         proxy.reset_all(is_watch_of("jobsets"))
-        await until_logged(manager, "kind_not_installed")
+        await wait_until_logged(manager, "kind_not_installed")
         await team.api.apply_crd(definitions["JobSet"])
-        failed = await team.until_says("Failed", "OutcomeUnknown", name="running")
+        failed = await team.wait_for_condition("Failed", "OutcomeUnknown", name="running")
         assert set(conditions_of(failed)) == {"Failed"}
         assert failed["status"]["jobsStatus"] == [ROW]
         await team.touch(manager, "running")
@@ -248,11 +248,11 @@ async def test_removed_runtime_kind_is_reported_as_not_installed(
         page = Answer(404, "404 page not found\n")
         proxy.inject(page, lambda each: each.path == one and each.is_list, times=1000)
         await team.create_job()
-        await team.until_says("Blocked", "TrainingRuntimeNotInstalled")
+        await team.wait_for_condition("Blocked", "TrainingRuntimeNotInstalled")
         proxy.forget_faults()
         await team.create_runtime("torch")
-        await team.until_there("JobSet")
-        await team.until_without("Blocked")
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_condition_removed("Blocked")
 
 
 async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
@@ -280,17 +280,17 @@ async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
     flags = ("--namespace", other.namespace, "--namespace", team.namespace)
     async with manager_process(control_plane.kubeconfig_for(user), *flags) as manager:
         for each in (team, other):
-            await each.until_says("Blocked", "JobSetNotInstalled")
+            await each.wait_for_condition("Blocked", "JobSetNotInstalled")
         await team.api.apply_crd(definitions["JobSet"])
-        await team.until_there("JobSet")
-        await team.until_without("Blocked")
-        await until_logged(manager, "namespace_unavailable")
-        await other.until_says("Blocked", "JobSetNotInstalled")
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_condition_removed("Blocked")
+        await wait_until_logged(manager, "namespace_unavailable")
+        await other.wait_for_condition("Blocked", "JobSetNotInstalled")
         # Its JobSet may run: that it is suspended is not reported before it can be read.
-        paused = await other.until_says("Blocked", "JobSetNotInstalled", name="paused")
+        paused = await other.wait_for_condition("Blocked", "JobSetNotInstalled", name="paused")
         assert "Suspended" not in conditions_of(paused)
         role = f"job-sets-of-{user}"
         await allow(team.api, user, ("*",), ("jobsets",), name=role, in_=other.namespace)
-        await other.until_there("JobSet")
-        await other.until_without("Blocked")
-        await other.until_says("Suspended", "Suspended", name="paused")
+        await other.wait_until_exists("JobSet")
+        await other.wait_until_condition_removed("Blocked")
+        await other.wait_for_condition("Suspended", "Suspended", name="paused")

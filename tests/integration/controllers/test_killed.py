@@ -18,7 +18,7 @@ OBJECTS = SIZE // 2 + SIZE // 2 * 3  # a JobSet each, with MPI a Secret and a Co
 KILLS = 3
 
 
-async def until_created(manager: ManagerProcess, number: int) -> None:
+async def wait_until_created(manager: ManagerProcess, number: int) -> None:
     """Wait until this number of objects was created, by any number of managers."""
 
     async def are_created() -> bool:
@@ -37,10 +37,10 @@ async def run(plane: ControlPlane, team: Team, kills: list[int]) -> Object:
             tasks.create_task(burst.create())
             tasks.create_task(burst.play_jobset_controller())
             for number in kills:
-                await until_created(manager, number)
+                await wait_until_created(manager, number)
                 manager.kill()
                 manager.start()
-        await burst.until_settled()
+        await burst.wait_until_settled()
     await burst.check_each_was_created_once()
     return await burst.outcome()
 

@@ -13,14 +13,14 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     JOB,
     MERGE,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
-    has_looked_at,
+    has_reconciled,
     reconciles,
 )
 from tests.integration.controllers.test_unreadable import CRD
@@ -40,14 +40,14 @@ def large_job(name: str = JOB, size: int = LARGE, **spec: object) -> Object:
     return train_job(name, runtimeRef=reference, trainer={"args": args}, **spec)
 
 
-async def until_settled(team: Team, manager: ManagerProcess, name: str = JOB) -> Object:
-    """Wait until the manager has looked at the TrainJob as it is; the TrainJob."""
+async def wait_until_settled(team: Team, manager: ManagerProcess, name: str = JOB) -> Object:
+    """Wait until the manager has reconciled the current TrainJob; return it."""
 
     async def settled() -> Object | None:
         job = await team.get("TrainJob", name)
-        return job if has_looked_at(manager, job) else None
+        return job if has_reconciled(manager, job) else None
 
-    return await until(settled, within=ANY_MOMENT, what=f"{name} being reconciled")
+    return await until(settled, within=TEST_TIMEOUT, what=f"{name} being reconciled")
 
 
 async def test_large_trainjob_runs_to_completion_like_a_small_one(
@@ -55,17 +55,17 @@ async def test_large_trainjob_runs_to_completion_like_a_small_one(
 ) -> None:
     await team.create_runtime()
     await team.create(large_job(suspend=True))
-    await team.until_says("Suspended", "Suspended")
+    await team.wait_for_condition("Suspended", "Suspended")
     args = (await team.get("TrainJob"))["spec"]["trainer"]["args"]
     await team.suspend(suspend=False)
-    await team.until_says("Suspended", "Resumed", "False")
-    [job] = (await team.until_there("JobSet"))["spec"]["replicatedJobs"]
+    await team.wait_for_condition("Suspended", "Resumed", "False")
+    [job] = (await team.wait_until_exists("JobSet"))["spec"]["replicatedJobs"]
     [container] = job["template"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == args
-    await team.job_set_says(rows=[ROW])
-    await team.until_rows(ROW)
-    await team.job_set_says(COMPLETED, rows=[ROW])
-    job = await team.until_says("Complete", "AllJobsCompleted")
+    await team.set_jobset_status(rows=[ROW])
+    await team.wait_for_jobs_status(ROW)
+    await team.set_jobset_status(COMPLETED, rows=[ROW])
+    job = await team.wait_for_condition("Complete", "AllJobsCompleted")
     assert "Blocked" not in conditions_of(job)
 
 
@@ -74,13 +74,13 @@ async def test_unchanged_large_trainjob_causes_no_writes_and_no_further_reconcil
 ) -> None:
     await team.create_runtime()
     await team.create(large_job())
-    await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    job = await team.until_rows(ROW)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    job = await team.wait_for_jobs_status(ROW)
     job_set = await team.get("JobSet")
     before = reconciles(manager, team.namespace)
     patched = await team.patch("TrainJob", JOB, {"metadata": {"annotations": {"poke": "1"}}})
-    await until_settled(team, manager)
+    await wait_until_settled(team, manager)
     assert (await team.get("JobSet"))["metadata"] == job_set["metadata"]
     after = await team.get("TrainJob")
     assert after["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
@@ -96,8 +96,8 @@ async def test_trainjob_on_a_large_runtime_gets_its_jobset(
     note = {"metadata": {"annotations": {"example.com/note": "x" * LARGE}}}
     await team.patch("TrainingRuntime", "torch", note)
     await team.create_job()
-    await team.until_there("JobSet")
-    assert conditions_of(await until_settled(team, manager)) == {}
+    await team.wait_until_exists("JobSet")
+    assert conditions_of(await wait_until_settled(team, manager)) == {}
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def stored(team: Team) -> AsyncIterator[None]:
 
     async with any_schema(team.api):
         for number in range(MANY):
-            await until(partial(create, number), within=ANY_MOMENT, what="a huge TrainJob")
+            await until(partial(create, number), within=TEST_TIMEOUT, what="a huge TrainJob")
     yield
     for kind in ("TrainJob", "JobSet"):
         await team.api.request("DELETE", team.path(kind))
@@ -150,7 +150,7 @@ async def test_manager_does_not_hold_huge_trainjobs_in_memory(
         await manager.wait_ready()
         baseline = memory_of(manager)
 
-    async def all_looked_at() -> bool:
+    async def all_are_reconciled() -> bool:
         jobs = [each["name"] for each in manager.log_entries("trainjob_read")]
         return len({*jobs}) == MANY + 1
 
@@ -159,8 +159,10 @@ async def test_manager_does_not_hold_huge_trainjobs_in_memory(
     for attempt in ("at first", "after a restart"):
         async with manager_process(plane.kubeconfig, *debug) as manager:
             await manager.wait_ready()
-            await team.until_there("JobSet", "small")
-            await until(all_looked_at, within=ANY_MOMENT, what=f"all being reconciled {attempt}")
+            await team.wait_until_exists("JobSet", "small")
+            await until(
+                all_are_reconciled, within=TEST_TIMEOUT, what=f"all being reconciled {attempt}"
+            )
             grown = memory_of(manager) - baseline
         # They, and the JobSets that they have or would have, are several times as large.
         assert grown < 0.75 * MANY * HUGE, f"{grown // MIB} MiB {attempt}"

@@ -1,4 +1,4 @@
-"""Two managers of which one leads: when it dies in the middle of a burst, the other goes on."""
+"""Two managers, one leading: if it dies in the middle of a burst, the other continues."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.burst import SETTLED_WITHIN, Burst, created_objects
-from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.integration.controllers.team import TEST_TIMEOUT, Team
 from tests.support.managers import ManagerProcess, manager_process
 
 SIZE = 60
@@ -25,11 +25,11 @@ leaderElection:
 """
 
 
-async def until_leads(manager: ManagerProcess) -> None:
+async def wait_until_leading(manager: ManagerProcess) -> None:
     async def leads() -> bool:
         return bool(manager.log_entries("manager_started"))
 
-    await until(leads, within=ANY_MOMENT, what="the manager leading", every=0.01)
+    await until(leads, within=TEST_TIMEOUT, what="the manager leading", every=0.01)
 
 
 @pytest.fixture
@@ -54,23 +54,23 @@ async def test_leader_killed_during_a_burst_is_replaced_without_duplicate_writes
             leading = [each for each in (first, second) if each.log_entries("manager_started")]
             return leading[0] if leading else None
 
-        leader = await until(one_leads, within=ANY_MOMENT, what="a leader")
+        leader = await until(one_leads, within=TEST_TIMEOUT, what="a leader")
         other = second if leader is first else first
 
-        async def is_halfway() -> bool:
+        async def is_partly_done() -> bool:
             return len(created_objects(leader.log_entries())) > FIRST_LATE // 2
 
         await burst.create_runtimes()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(burst.create_jobs(range(FIRST_LATE)))
-            await until(is_halfway, within=SETTLED_WITHIN, what="some of it", every=0.003)
+            await until(is_partly_done, within=SETTLED_WITHIN, what="some of it", every=0.003)
             assert created_objects(other.log_entries()) == []
             leader.kill()
         # Something is left to make, even if the leader was through with all that was there.
         await burst.create_jobs(range(FIRST_LATE, SIZE))
-        await until_leads(other)
+        await wait_until_leading(other)
         await burst.play_jobset_controller()
-        await burst.until_settled()
+        await burst.wait_until_settled()
         created = created_objects(leader.log_entries()) + created_objects(other.log_entries())
         assert created_objects(other.log_entries())
         assert sorted(set(created)) == sorted(created)

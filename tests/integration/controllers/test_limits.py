@@ -9,7 +9,7 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, JOB, Team, conditions_of
+from tests.integration.controllers.team import JOB, TEST_TIMEOUT, Team, conditions_of
 from tests.support.costly_objects import distinct_quantities, no_limits
 from tests.support.managers import manager_process
 from tests.support.responsiveness import ELECTION, responsiveness
@@ -48,7 +48,7 @@ async def store(team: Team, name: str, **spec: Any) -> Object:
         except ApiError:  # the API server serves the new schema a moment later
             return None
 
-    return await until(created, within=ANY_MOMENT, what=f"{name} being stored")
+    return await until(created, within=TEST_TIMEOUT, what=f"{name} being stored")
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ async def test_stored_trainjobs_beyond_the_limits_are_blocked_and_do_not_delay_o
     ) as manager:
         await manager.wait_ready()
         await team.create_job()
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         for name in HOSTILE:
-            job = await team.until_says("Blocked", "TrainJobTooLarge", name=name)
+            job = await team.wait_for_condition("Blocked", "TrainJobTooLarge", name=name)
             message = conditions_of(job)["Blocked"]["message"]
             assert "may not have more than 3000 fields and items" in message
         assert await team.children() == [f"JobSet/{JOB}"]
@@ -103,13 +103,13 @@ async def test_trainjob_at_the_limits_is_suspended_and_resumed_with_a_long_statu
     ) as manager:
         await manager.wait_ready()
         await team.create_job(trainer=large)
-        await team.until_there("JobSet")
-        await team.job_set_says(rows=rows)
-        await team.until_rows(*rows)
+        await team.wait_until_exists("JobSet")
+        await team.set_jobset_status(rows=rows)
+        await team.wait_for_jobs_status(*rows)
         await team.suspend(suspend=True)
-        await until(is_suspended, within=ANY_MOMENT, what="the JobSet being suspended")
+        await until(is_suspended, within=TEST_TIMEOUT, what="the JobSet being suspended")
         await team.suspend(suspend=False)
-        await until(is_resumed, within=ANY_MOMENT, what="the JobSet being resumed")
+        await until(is_resumed, within=TEST_TIMEOUT, what="the JobSet being resumed")
         assert "Blocked" not in conditions_of(await team.get("TrainJob"))
 
 
@@ -132,13 +132,13 @@ async def test_stored_trainjobs_with_many_quantities_do_not_delay_the_start_of_a
             responsiveness(team.api, team.namespace, scraped) as observed,
         ):
             await manager.wait_ready()
-            await team.until_there("JobSet")
+            await team.wait_until_exists("JobSet")
             for name in HOSTILE:
-                await team.until_looked(manager, name, 0)
-            await observed.until_renewed(manager)
+                await team.wait_until_reconciled(manager, name, 0)
+            await observed.wait_until_renewed(manager)
             assert await observed.longest_lag(manager) <= LONGEST_LAG
             for name in HOSTILE:
-                await team.until_says("Blocked", "TrainJobTooLarge", name=name)
+                await team.wait_for_condition("Blocked", "TrainJobTooLarge", name=name)
             assert manager.is_alive()
     assert len(observed.holders) == 1
     assert observed.longest_without_renewal.total_seconds() < RENEW_DEADLINE

@@ -11,7 +11,7 @@ import pytest
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, JOB, Team, conditions_of
+from tests.integration.controllers.team import JOB, TEST_TIMEOUT, Team, conditions_of
 from tests.support.managers import ManagerProcess
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -68,7 +68,7 @@ async def rejecting(team: Team, rule: str) -> AsyncIterator[None]:
                 return True
             return False
 
-        await until(is_enforced, within=ANY_MOMENT, what="the policy being enforced")
+        await until(is_enforced, within=TEST_TIMEOUT, what="the policy being enforced")
         yield
     finally:
         for path in (BINDINGS, POLICIES):
@@ -79,7 +79,7 @@ async def running_jobset_of_another_implementation(team: Team) -> Object:
     """Turn the JobSet into one that was created by another implementation; the TrainJob."""
     await team.create_runtime()
     job = await team.create_job()
-    created = await team.until_there("JobSet")
+    created = await team.wait_until_exists("JobSet")
     template = created["spec"]["replicatedJobs"]
     template[0]["template"]["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror:1"
     annotations = dict.fromkeys(created["metadata"]["annotations"])
@@ -88,13 +88,13 @@ async def running_jobset_of_another_implementation(team: Team) -> Object:
     return job
 
 
-async def until_suspended(team: Team, *, suspended: bool) -> Object:
+async def wait_until_suspended(team: Team, *, suspended: bool) -> Object:
     async def has_changed() -> Object | None:
         found = await team.get("JobSet")
         return found if bool(found["spec"].get("suspend")) is suspended else None
 
     return await until(
-        has_changed, within=ANY_MOMENT, what=f"the JobSet's suspend being {suspended}"
+        has_changed, within=TEST_TIMEOUT, what=f"the JobSet's suspend being {suspended}"
     )
 
 
@@ -104,12 +104,12 @@ async def test_jobset_that_differs_from_the_plan_is_suspended_and_resumed(
     await running_jobset_of_another_implementation(team)
     async with rejecting(team, IMMUTABLE):
         await team.suspend(suspend=True)
-        await until_suspended(team, suspended=True)
-        job = await team.until_says("Suspended", "Suspended")
+        await wait_until_suspended(team, suspended=True)
+        job = await team.wait_for_condition("Suspended", "Suspended")
         assert "Blocked" not in conditions_of(job)
         await team.suspend(suspend=False)
-        live = await until_suspended(team, suspended=False)
-        job = await team.until_says("Suspended", "Resumed", "False")
+        live = await wait_until_suspended(team, suspended=False)
+        job = await team.wait_for_condition("Suspended", "Resumed", "False")
         assert "Blocked" not in conditions_of(job)
     [replicated] = live["spec"]["replicatedJobs"]
     assert replicated["template"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
@@ -122,11 +122,11 @@ async def test_jobset_is_suspended_although_everything_else_is_rejected(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     async with rejecting(team, "object.metadata.annotations == oldObject.metadata.annotations"):
         await team.suspend(suspend=True)
-        await until_suspended(team, suspended=True)
-        job = await team.until_says("Suspended", "Suspended")
+        await wait_until_suspended(team, suspended=True)
+        job = await team.wait_for_condition("Suspended", "Suspended")
         assert conditions_of(job)["Blocked"]["reason"] == "ResourcesCreationFailed"
 
 
@@ -135,12 +135,12 @@ async def test_suspended_is_not_reported_before_the_jobset_is_suspended(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     async with rejecting(team, NEVER):
         await team.suspend(suspend=True)
-        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        job = await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
         assert "Suspended" not in conditions_of(job)
-    job = await team.until_says("Suspended", "Suspended")
+    job = await team.wait_for_condition("Suspended", "Suspended")
     assert (await team.get("JobSet"))["spec"]["suspend"] is True
 
 
@@ -149,7 +149,7 @@ async def test_suspension_that_failed_is_retried_although_the_runtime_is_invalid
 ) -> None:
     runtime = await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     await team.without_revision()
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
@@ -164,10 +164,10 @@ async def test_suspension_that_failed_is_retried_although_the_runtime_is_invalid
                 for each in failed
             )
 
-        await until(has_failed, within=ANY_MOMENT, what="the suspension being rejected")
-        await team.until_says("Blocked", "InvalidRuntime")
-    await until_suspended(team, suspended=True)
-    await team.until_says("Suspended", "Suspended")
+        await until(has_failed, within=TEST_TIMEOUT, what="the suspension being rejected")
+        await team.wait_for_condition("Blocked", "InvalidRuntime")
+    await wait_until_suspended(team, suspended=True)
+    await team.wait_for_condition("Suspended", "Suspended")
 
 
 def applied_at(
@@ -183,7 +183,7 @@ def applied_at(
 
 async def keep_resuming(team: Team) -> None:
     while True:
-        await until_suspended(team, suspended=True)
+        await wait_until_suspended(team, suspended=True)
         await team.patch("JobSet", JOB, {"spec": {"suspend": False}})
 
 
@@ -198,7 +198,7 @@ async def check_growing_pauses(team: Team, manager: ManagerProcess) -> None:
 
     async with asyncio.TaskGroup() as tasks:
         other = tasks.create_task(keep_resuming(team))
-        await until(suspended_often, within=ANY_MOMENT, what="the JobSet being suspended often")
+        await until(suspended_often, within=TEST_TIMEOUT, what="the JobSet being suspended often")
         other.cancel()
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(suspended_at()[:3])]
     assert all(found >= least for found, least in zip(pauses, (0.9, 1.9), strict=True)), pauses
@@ -210,13 +210,13 @@ async def test_jobset_that_another_client_resumes_is_suspended_with_growing_paus
     """The TrainJob cannot be planned, so that only the suspension is applied."""
     runtime = await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     await team.without_revision()
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
     await team.patch("TrainingRuntime", "torch", {"spec": runtime["spec"]})
     await team.suspend(suspend=True)
-    await team.until_says("Blocked", "InvalidRuntime")
+    await team.wait_for_condition("Blocked", "InvalidRuntime")
     await check_growing_pauses(team, manager)
 
 
@@ -225,10 +225,10 @@ async def test_jobset_whose_apply_is_rejected_is_suspended_with_growing_pauses(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     async with rejecting(team, "object.metadata.annotations == oldObject.metadata.annotations"):
         await team.suspend(suspend=True)
-        await team.until_says("Blocked", "ResourcesCreationFailed")
+        await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
         await check_growing_pauses(team, manager)
 
 
@@ -237,25 +237,25 @@ async def test_jobset_that_another_client_suspends_is_resumed_with_growing_pause
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
 
     async def keep_suspending() -> None:
         while True:
             await team.patch("JobSet", JOB, {"spec": {"suspend": True}})
-            await until_suspended(team, suspended=False)
+            await wait_until_suspended(team, suspended=False)
 
     async def resumed_often() -> bool:
         return len(applied_at(manager, team.namespace)) >= 4
 
     async with asyncio.TaskGroup() as tasks:
         other = tasks.create_task(keep_suspending())
-        await team.until_says("Suspended", "JobSetSuspended")
-        await until(resumed_often, within=ANY_MOMENT, what="the JobSet being resumed four times")
+        await team.wait_for_condition("Suspended", "JobSetSuspended")
+        await until(resumed_often, within=TEST_TIMEOUT, what="the JobSet being resumed four times")
         other.cancel()
     times = applied_at(manager, team.namespace)
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(times[:4])]
     assert all(found >= least for found, least in zip(pauses, (0.9, 1.9, 3.9), strict=True)), pauses
-    event = await team.until_event("Contested")
+    event = await team.wait_for_event("Contested")
     assert "changed back by another client" in event["message"]
 
 
@@ -264,10 +264,10 @@ async def test_repeated_suspend_and_resume_is_applied_without_backoff(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     for suspend in (True, False) * 3:
         await team.suspend(suspend=suspend)
-        await until_suspended(team, suspended=suspend)
+        await wait_until_suspended(team, suspended=suspend)
     events = [each["reason"] for each in await team.all("Event")]
     assert "Contested" not in events
 
@@ -281,12 +281,12 @@ async def test_jobset_with_a_queue_of_its_own_is_not_resumed(
     await team.create_job(labels=label)
     if label_on_job:
         await team.patch("TrainJob", JOB, {"metadata": {"labels": label}})
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     await team.patch("JobSet", JOB, {"spec": {"suspend": True}})
     if label_on_job:
-        await until_suspended(team, suspended=False)
+        await wait_until_suspended(team, suspended=False)
         return
-    await team.until_says("Suspended", "JobSetSuspended")
+    await team.wait_for_condition("Suspended", "JobSetSuspended")
     await team.touch(manager)
     assert (await team.get("JobSet"))["spec"]["suspend"] is True
     assert applied_at(manager, team.namespace) == []

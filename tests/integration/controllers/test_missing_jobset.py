@@ -9,10 +9,10 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     FAILED,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
@@ -39,13 +39,13 @@ async def trained_without_manager(
     """Have the manager report these rows, and delete the JobSet while it does not run."""
     await team.create_runtime()
     await team.create_job(**spec)
-    await team.until_there("JobSet")
-    await team.job_set_says(rows=rows)
-    await team.until_rows(*rows)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=rows)
+    await team.wait_for_jobs_status(*rows)
     await manager.stop()
-    await team.job_set_says(COMPLETED, rows=[SUCCEEDED])
+    await team.set_jobset_status(COMPLETED, rows=[SUCCEEDED])
     await team.delete("JobSet")
-    await team.until_gone("JobSet")
+    await team.wait_until_deleted("JobSet")
     manager.start()
 
 
@@ -57,11 +57,11 @@ async def trained_without_manager(
     ],
     ids=["succeeded", "running"],
 )
-async def test_training_is_not_repeated_after_its_jobset_was_deleted_unwatched(
+async def test_training_is_not_repeated_after_an_unobserved_deletion_of_its_jobset(
     rows: Sequence[Object], kind: str, reason: str, team: Team, alone: ManagerProcess
 ) -> None:
     await trained_without_manager(team, alone, rows)
-    job = await team.until_says(kind, reason)
+    job = await team.wait_for_condition(kind, reason)
     assert job["status"]["jobsStatus"] == rows
     await team.touch(alone)
     assert await team.children() == []
@@ -74,16 +74,16 @@ async def test_training_is_not_repeated_if_only_the_uid_of_its_jobset_is_known(
     """The manager stops after it has recorded the JobSet, and before the JobSet has rows."""
     await team.create_runtime()
     await team.create_job(suspend=True)
-    await team.until_says("Suspended", "Suspended")
+    await team.wait_for_condition("Suspended", "Suspended")
     await team.suspend(suspend=False)
-    await team.until_says("Suspended", "Resumed", "False")
+    await team.wait_for_condition("Suspended", "Resumed", "False")
     await alone.stop()
     assert "jobsStatus" not in (await team.get("TrainJob"))["status"]
-    await team.job_set_says(COMPLETED, rows=[SUCCEEDED])
+    await team.set_jobset_status(COMPLETED, rows=[SUCCEEDED])
     await team.delete("JobSet")
-    await team.until_gone("JobSet")
+    await team.wait_until_deleted("JobSet")
     alone.start()
-    await team.until_says("Failed", "OutcomeUnknown")
+    await team.wait_for_condition("Failed", "OutcomeUnknown")
     assert await team.children() == []
 
 
@@ -91,7 +91,7 @@ async def test_training_that_never_ran_gets_its_jobset_again(
     team: Team, alone: ManagerProcess
 ) -> None:
     await trained_without_manager(team, alone, [WAITING], suspend=True)
-    created = await team.until_there("JobSet")
+    created = await team.wait_until_exists("JobSet")
     assert created["spec"]["suspend"] is True
 
 
@@ -100,16 +100,16 @@ async def test_running_jobset_that_is_deleted_under_the_manager_is_created_again
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    first = await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    await team.until_rows(ROW)
+    first = await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    await team.wait_for_jobs_status(ROW)
     await team.delete("JobSet")
 
     async def created_again() -> bool:
         found = await team.find("JobSet")
         return found is not None and found["metadata"]["uid"] != first["metadata"]["uid"]
 
-    await until(created_again, within=ANY_MOMENT, what="another JobSet")
+    await until(created_again, within=TEST_TIMEOUT, what="another JobSet")
     assert conditions_of(await team.get("TrainJob")) == {}
 
 
@@ -126,16 +126,16 @@ async def test_end_is_taken_from_the_deleted_jobset(
         async with manager_process(proxy.kubeconfig, *flags) as manager:
             await manager.wait_ready()
             await team.create_job()
-            await team.until_there("JobSet")
-            await team.job_set_says(rows=[ROW])
-            await team.until_rows(ROW)
+            await team.wait_until_exists("JobSet")
+            await team.set_jobset_status(rows=[ROW])
+            await team.wait_for_jobs_status(ROW)
             # The manager receives both events at the same time.
             proxy.stall_all(is_watch_of("jobsets"))
-            await team.job_set_says(end, rows=[ROW])
+            await team.set_jobset_status(end, rows=[ROW])
             await team.delete("JobSet")
-            await team.until_gone("JobSet")
+            await team.wait_until_deleted("JobSet")
             proxy.reset_all(is_watch_of("jobsets"))
-            await team.until_says(kind, end["reason"])
+            await team.wait_for_condition(kind, end["reason"])
             await team.touch(manager)
             assert await team.children() == []
 
@@ -162,16 +162,16 @@ async def test_training_is_not_repeated_by_a_leader_whose_trainjob_cache_lags(
         running_proxy(plane, tmp_path) as proxy,
         manager_process(plane.kubeconfig, *flags) as first,
     ):
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         async with manager_process(proxy.kubeconfig, *flags) as second:
             await second.wait_ready()
             proxy.stall_all(is_watch_of("trainjobs"))
-            await team.job_set_says(COMPLETED, rows=[SUCCEEDED])
-            ended = await team.until_says("Complete", COMPLETED["reason"])
+            await team.set_jobset_status(COMPLETED, rows=[SUCCEEDED])
+            ended = await team.wait_for_condition("Complete", COMPLETED["reason"])
             await team.delete("JobSet")
-            await team.until_gone("JobSet")
+            await team.wait_until_deleted("JobSet")
             await first.stop()
-            await until(lambda: _reconciled(second), within=ANY_MOMENT, what="the second leading")
+            await until(lambda: _reconciled(second), within=TEST_TIMEOUT, what="the second leading")
             assert second.log_entries("object_created") == []
     assert (await team.get("TrainJob"))["status"] == ended["status"]
     assert await team.children() == []
@@ -189,14 +189,14 @@ async def test_jobset_is_not_suspended_by_a_leader_whose_trainjob_cache_lags(
         running_proxy(plane, tmp_path) as proxy,
         manager_process(plane.kubeconfig, *flags) as first,
     ):
-        await team.until_says("Suspended", "Suspended")
+        await team.wait_for_condition("Suspended", "Suspended")
         async with manager_process(proxy.kubeconfig, *flags) as second:
             await second.wait_ready()
             proxy.stall_all(is_watch_of("trainjobs"))
             await team.suspend(suspend=False)
-            resumed = await team.until_says("Suspended", "Resumed", "False")
+            resumed = await team.wait_for_condition("Suspended", "Resumed", "False")
             await first.stop()
-            await until(lambda: _reconciled(second), within=ANY_MOMENT, what="the second leading")
+            await until(lambda: _reconciled(second), within=TEST_TIMEOUT, what="the second leading")
             assert second.log_entries("object_updated") == []
     assert (await team.get("TrainJob"))["status"] == resumed["status"]
     assert (await team.get("JobSet"))["spec"]["suspend"] is False

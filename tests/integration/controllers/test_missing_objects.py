@@ -4,7 +4,7 @@ import pytest
 
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import SystemClock
-from tests.integration.controllers.team import ANY_MOMENT, COMPLETED, JOB, ROW, Team
+from tests.integration.controllers.team import COMPLETED, JOB, ROW, TEST_TIMEOUT, Team
 from tests.integration.controllers.test_blocked import NEEDED
 from tests.integration.controllers.test_retries import (
     PENDING,
@@ -22,20 +22,20 @@ async def test_status_changed_by_another_client_is_restored_at_growing_intervals
 ) -> None:
     await team.create_runtime()
     await team.create_job(suspend=True)
-    before = (await team.until_says("Suspended", "Suspended"))["status"]
+    before = (await team.wait_for_condition("Suspended", "Suspended"))["status"]
     tampered = [{**before["conditions"][0], "reason": "Tampered"}]
     seconds = list[float]()
     for _ in range(3):
         started = CLOCK.monotonic()
         await team.patch("TrainJob", JOB, {"status": {"conditions": tampered}}, "/status")
-        job = await team.until_says("Suspended", "Suspended")
+        job = await team.wait_for_condition("Suspended", "Suspended")
         seconds.append(CLOCK.monotonic() - started)
         assert job["status"] == before
     assert seconds[1] >= 0.5
     assert seconds[2] >= 1.0
 
 
-async def until_retried(manager: ManagerProcess, team: Team, reason: str, times: int) -> None:
+async def wait_until_retried(manager: ManagerProcess, team: Team, reason: str, times: int) -> None:
     async def retried() -> bool:
         found = [
             each
@@ -44,7 +44,7 @@ async def until_retried(manager: ManagerProcess, team: Team, reason: str, times:
         ]
         return len(found) >= times
 
-    await until(retried, within=ANY_MOMENT, what=f"{times} attempts that ended with {reason}")
+    await until(retried, within=TEST_TIMEOUT, what=f"{times} attempts that ended with {reason}")
 
 
 @pytest.mark.parametrize("kind", NEEDED)
@@ -54,10 +54,10 @@ async def test_object_of_an_earlier_trainjob_of_the_same_name_is_awaited_silentl
     runtime, name = await create_needed(team, kind, owned_by_other_trainjob)
     await team.create_runtime(runtime)
     job = await team.create_job(runtime=runtime)
-    await until_retried(manager, team, PENDING, 4)
+    await wait_until_retried(manager, team, PENDING, 4)
     await team.delete(kind, name)  # as the garbage collector does
-    await team.until_there("JobSet")
-    ours = await team.until_there(kind, name)
+    await team.wait_until_exists("JobSet")
+    ours = await team.wait_until_exists(kind, name)
     assert ours["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     await team.touch(manager)
     assert "status" not in await team.get("TrainJob")
@@ -72,9 +72,9 @@ async def test_object_that_is_being_deleted_is_awaited_silently(
     await team.delete(kind, name)
     await team.create_runtime(runtime)
     await team.create_job(runtime=runtime)
-    await until_retried(manager, team, PENDING, 4)
+    await wait_until_retried(manager, team, PENDING, 4)
     await team.patch(kind, name, {"metadata": {"finalizers": None}})
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     await team.touch(manager)
     assert "status" not in await team.get("TrainJob")
     assert await team.all("Event") == []
@@ -84,31 +84,31 @@ async def test_status_has_no_empty_lists_and_loses_those_of_older_releases(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_job()
-    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
     await team.create_runtime()
-    job = await team.until_without("Blocked")
+    job = await team.wait_until_condition_removed("Blocked")
     uid = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
     nodes = {"ready": 0, "desired": 1}
     own = {"jobSet": uid, "runtimeRevision": job["status"]["runtimeRevision"]}
     assert job["status"] == {**own, "state": "Pending", "nodes": nodes}
-    await team.job_set_says(rows=[ROW])
-    job = await team.until_rows(ROW)
+    await team.set_jobset_status(rows=[ROW])
+    job = await team.wait_for_jobs_status(ROW)
     running = {"state": "Running", "nodes": {"ready": 1, "desired": 1}}
     assert job["status"] == {"jobsStatus": [ROW], **own, **running}
     await team.patch("TrainJob", JOB, {"status": {"conditions": []}}, "/status")
     await team.touch(manager)
     found = (await team.get("TrainJob"))["status"]
     assert found == {"jobsStatus": [ROW], **own, **running}
-    await team.job_set_says()
+    await team.set_jobset_status()
 
     async def no_rows() -> bool:
         wanted = {**own, "state": "Pending", "nodes": nodes}
         return bool((await team.get("TrainJob"))["status"] == wanted)
 
-    await until(no_rows, within=ANY_MOMENT, what="the last row being removed")
+    await until(no_rows, within=TEST_TIMEOUT, what="the last row being removed")
     await team.patch("TrainJob", JOB, {"status": {"conditions": [], "jobsStatus": []}}, "/status")
     await team.touch(manager)
     assert await no_rows()
-    await team.job_set_says(COMPLETED)
-    job = await team.until_says("Complete", COMPLETED["reason"])
+    await team.set_jobset_status(COMPLETED)
+    job = await team.wait_for_condition("Complete", COMPLETED["reason"])
     assert set(job["status"]) == {"conditions", *own, "state", "nodes"}

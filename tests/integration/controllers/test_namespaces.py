@@ -6,13 +6,13 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     IN_USE,
     JOB,
+    TEST_TIMEOUT,
     Team,
     finalizers,
-    until_logged,
+    wait_until_logged,
 )
 from tests.support.fault_proxy import ProxiedRequest, running_proxy, status_answer
 from tests.support.managers import manager_process
@@ -36,17 +36,17 @@ async def test_other_namespaces_are_not_modified(team: Team, plane: ControlPlane
     async with manager_process(plane.kubeconfig, *flags, "--log-level", "debug") as manager:
         for each in (team, second):
             for name in ("mpi", "gang", "cluster"):
-                await each.until_there("JobSet", name)
-            await each.until_says("Blocked", "RuntimeNotFound", name="blocked")
-            await each.job_set_says(COMPLETED, name="mpi")
-            await each.until_says("Complete", COMPLETED["reason"], name="mpi")
-            await each.until_in_use("gang")
+                await each.wait_until_exists("JobSet", name)
+            await each.wait_for_condition("Blocked", "RuntimeNotFound", name="blocked")
+            await each.set_jobset_status(COMPLETED, name="mpi")
+            await each.wait_for_condition("Complete", COMPLETED["reason"], name="mpi")
+            await each.wait_until_in_use("gang")
         await outside.create_job(JOB, runtime="mpi")
         await outside.delete("TrainJob", JOB)
         # A watch of all namespaces delivers these in the order in which they happened.
         await team.touch(manager, "mpi")
-        looked_at = {each.get("namespace") for each in manager.log_entries("reconcile_succeeded")}
-        assert looked_at == {team.namespace, second.namespace, ""}, "and cluster runtimes"
+        namespaces = {each.get("namespace") for each in manager.log_entries("reconcile_succeeded")}
+        assert namespaces == {team.namespace, second.namespace, ""}, "and cluster runtimes"
     # It cannot determine whether other TrainJobs use it, so it adds no finalizer.
     path = f"/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/{cluster_runtime}"
     assert finalizers(await team.api.get(path)) == []
@@ -61,13 +61,13 @@ def left_behind(name: str, kind: str = "TrainingRuntime") -> Object:
     return {**manifest, "metadata": {**manifest["metadata"], "finalizers": [IN_USE]}}
 
 
-async def until_gone(api: ApiClient, path: str) -> None:
+async def wait_until_deleted(api: ApiClient, path: str) -> None:
     """Wait until there is no such object."""
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await api.get_or_none(path) is None
 
-    await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
+    await until(is_deleted, within=TEST_TIMEOUT, what=f"the end of {path}")
 
 
 async def test_cluster_runtime_with_a_finalizer_can_be_deleted_when_no_job_uses_it(
@@ -81,21 +81,21 @@ async def test_cluster_runtime_with_a_finalizer_can_be_deleted_when_no_job_uses_
     await team.create_job(runtimeRef={"name": name})
     flags = ("--namespace", team.namespace, "--log-level", "debug")
     async with manager_process(plane.kubeconfig, *flags) as manager:
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         await team.api.delete(path)
         await team.touch(manager)
         assert finalizers(await team.api.get(path)) == [IN_USE], "its own TrainJob uses it"
         await other.create_job(runtimeRef={"name": name})
         await team.delete("TrainJob")
         await team.create_job("next", runtime="none")
-        await team.until_says("Blocked", "RuntimeNotFound", name="next")
+        await team.wait_for_condition("Blocked", "RuntimeNotFound", name="next")
         assert finalizers(await team.api.get(path)) == [IN_USE], "it may see the other's TrainJob"
     user = f"manager-of-{team.namespace}"
     await allow_cluster_kinds(team.api, user)
     await allow(team.api, user, ("*",), in_=team.namespace)
     async with manager_process(plane.kubeconfig_for(user), "--namespace", team.namespace):
         # It may not read other namespaces, and no other client would remove the finalizer.
-        await until_gone(team.api, path)
+        await wait_until_deleted(team.api, path)
 
 
 async def test_runtime_of_a_namespace_that_is_not_watched_can_be_deleted(
@@ -108,7 +108,7 @@ async def test_runtime_of_a_namespace_that_is_not_watched_can_be_deleted(
     for name in ("unused", "used"):
         await other.delete("TrainingRuntime", name)
     async with manager_process(plane.kubeconfig, "--namespace", team.namespace):
-        await other.until_gone("TrainingRuntime", "unused")
+        await other.wait_until_deleted("TrainingRuntime", "unused")
         for name in ("used", "alive"):
             assert finalizers(await other.get("TrainingRuntime", name)) == [IN_USE]
 
@@ -125,10 +125,10 @@ async def test_finalizer_is_not_added_where_it_could_not_be_removed_later(
     await team.create_job()
     kubeconfig = plane.kubeconfig_for(user)
     async with manager_process(kubeconfig, "--namespace", team.namespace) as manager:
-        await team.until_there("JobSet")
-        await until_logged(manager, "runtime_finalizers_not_added")
+        await team.wait_until_exists("JobSet")
+        await wait_until_logged(manager, "runtime_finalizers_not_added")
         await team.delete("TrainingRuntime", "left")
-        await team.until_gone("TrainingRuntime", "left")
+        await team.wait_until_deleted("TrainingRuntime", "left")
         assert finalizers(await team.get("TrainingRuntime", "torch")) == []
         [entry] = manager.log_entries("runtime_finalizers_not_added")
         assert entry["kind"] == "TrainingRuntime"
@@ -154,14 +154,14 @@ async def test_namespace_without_rights_does_not_stop_the_manager_for_the_others
     flags = ("--namespace", other.namespace, "--namespace", team.namespace)
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
         await manager.wait_ready()
-        await team.until_there("JobSet", "first")
+        await team.wait_until_exists("JobSet", "first")
         [reported] = manager.log_entries("namespace_unavailable")
         assert reported["namespace"] == other.namespace
         await allow(team.api, user, ("*",), in_=other.namespace)
-        await other.until_there("JobSet", "first")
-        await until_logged(manager, "namespace_available")
-        await other.job_set_says(COMPLETED, name="first")
-        await other.until_says("Complete", COMPLETED["reason"], name="first")
+        await other.wait_until_exists("JobSet", "first")
+        await wait_until_logged(manager, "namespace_available")
+        await other.set_jobset_status(COMPLETED, name="first")
+        await other.wait_for_condition("Complete", COMPLETED["reason"], name="first")
         assert len(manager.log_entries("namespace_unavailable")) == 1
 
 
@@ -182,13 +182,13 @@ async def test_namespace_that_loses_its_rights_does_not_stop_the_manager_for_the
     ):
         await manager.wait_ready()
         proxy.inject(status_answer(403, "Forbidden"), is_elsewhere, times=100_000)
-        proxy.reset_all(is_elsewhere)  # rights are looked at when a watch begins
-        await until_logged(manager, "namespace_unavailable")
+        proxy.reset_all(is_elsewhere)  # permissions are checked when a watch starts
+        await wait_until_logged(manager, "namespace_unavailable")
         await team.create_job("first")
         await other.create_job("first")
-        await team.until_there("JobSet", "first")
+        await team.wait_until_exists("JobSet", "first")
         await manager.wait_ready()
         proxy.forget_faults()
-        await other.until_there("JobSet", "first")
-        await until_logged(manager, "namespace_available")
+        await other.wait_until_exists("JobSet", "first")
+        await wait_until_logged(manager, "namespace_available")
         assert len(manager.log_entries("namespace_unavailable")) == 1

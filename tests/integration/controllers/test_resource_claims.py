@@ -32,7 +32,7 @@ def processes(jobset: Object) -> list[str]:
     return [each["value"] for each in env if each["name"] == "PET_NPROC_PER_NODE"]
 
 
-async def until_suspension(team: Team, *, expected: bool) -> Object:
+async def wait_for_suspension(team: Team, *, expected: bool) -> Object:
     async def reached() -> bool:
         return (await team.get("JobSet"))["spec"].get("suspend", False) is expected
 
@@ -43,15 +43,15 @@ async def until_suspension(team: Team, *, expected: bool) -> Object:
 async def test_train_job_waits_for_its_template(team: Team, manager: ManagerProcess) -> None:
     await team.create_runtime()
     await team.create_job(trainer={"resourceClaimsPerNode": [CLAIM]})
-    job = await team.until_says("Blocked", REASON)
+    job = await team.wait_for_condition("Blocked", REASON)
     assert conditions_of(job)["Blocked"]["message"] == (
         f"ResourceClaimTemplate gpus is not found in namespace {team.namespace}: pods cannot start "
         "without it (spec.trainer.resourceClaimsPerNode[0])"
     )
     assert await team.children() == []
     await team.create(template())
-    jobset = await team.until_there("JobSet", JOB)
-    await team.until_without("Blocked", JOB)
+    jobset = await team.wait_until_exists("JobSet", JOB)
+    await team.wait_until_condition_removed("Blocked", JOB)
     assert pods(jobset)["resourceClaims"] == [CLAIM]
     assert pods(jobset)["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
     assert processes(jobset) == ["auto"]
@@ -61,15 +61,15 @@ async def test_deleted_template_prevents_only_resuming(team: Team, manager: Mana
     await team.create_runtime()
     await team.create(template())
     await team.create_job(trainer={"resourceClaimsPerNode": [CLAIM]})
-    begun = await team.until_there("JobSet", JOB)
+    begun = await team.wait_until_exists("JobSet", JOB)
     await team.api.delete(f"{TEMPLATES.format(team.namespace)}/gpus")
     await team.suspend(suspend=True)
-    await until_suspension(team, expected=True)
+    await wait_for_suspension(team, expected=True)
     await team.suspend(suspend=False)
-    await team.until_says("Blocked", REASON)
+    await team.wait_for_condition("Blocked", REASON)
     assert (await team.get("JobSet"))["spec"]["suspend"] is True
     await team.create(template(count=8))
-    resumed = await until_suspension(team, expected=False)
-    await team.until_without("Blocked", JOB)
+    resumed = await wait_for_suspension(team, expected=False)
+    await team.wait_until_condition_removed("Blocked", JOB)
     assert pods(resumed) == pods(begun)
     assert "JobSetKept" not in {each["reason"] for each in await team.all("Event")}

@@ -14,7 +14,7 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.runtime.framework.plugin_loader import load_framework
-from tests.integration.controllers.team import ANY_MOMENT, JOB, Team
+from tests.integration.controllers.team import JOB, TEST_TIMEOUT, Team
 from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job
 from tests.support.objects import runtime as runtime_of
@@ -44,11 +44,11 @@ async def test_changed_runtime_annotation_that_planning_reads_triggers_reconcile
 ) -> None:
     await team.create(torchtune_without_a_model())
     await team.create_job(runtime="tune", trainer={"command": ["tune", "run"]})
-    await team.until_says("Blocked", "InvalidTrainJob")
+    await team.wait_for_condition("Blocked", "InvalidTrainJob")
     annotations = {MODEL: "llama3_2/1B"}
     await team.patch("TrainingRuntime", "tune", {"metadata": {"annotations": annotations}})
-    await team.until_there("JobSet")
-    await team.until_without("Blocked")
+    await team.wait_until_exists("JobSet")
+    await team.wait_until_condition_removed("Blocked")
 
 
 class Watched:
@@ -94,14 +94,14 @@ async def test_unchanged_job_is_reconciled_again_without_a_write(
     await team.create_runtime("gang")
     await team.create_job(runtime="gang")
     async with managing(plane, team.namespace) as manager:
-        await team.until_there("JobSet")
-        await team.until_in_use("gang")
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_in_use("gang")
 
         async def again(times: float) -> None:
             async def reconciled() -> bool:
                 return manager.reconciles() >= times
 
-            await until(reconciled, within=ANY_MOMENT, what=f"{times} reconciles of {JOB}")
+            await until(reconciled, within=TEST_TIMEOUT, what=f"{times} reconciles of {JOB}")
 
         await again(manager.reconciles() + 2)  # what its creation has caused is over
         before = manager.writes

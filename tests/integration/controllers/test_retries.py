@@ -13,13 +13,13 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     JOB,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
 from tests.integration.controllers.test_blocked import NEEDED, OTHER_UID, SPECS
-from tests.integration.controllers.test_writes import requests_since, until_started, working
+from tests.integration.controllers.test_writes import requests_since, wait_until_started, working
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
 from tests.support.managers import FAST, ROOT, ManagerProcess, manager_process
 from tests.support.objects import API
@@ -98,7 +98,7 @@ async def test_error_text_that_changes_does_not_bypass_the_back_off(
         async def repeated() -> bool:
             return len(attempts.times) >= ATTEMPTS
 
-        await until(repeated, within=ANY_MOMENT, what=f"{ATTEMPTS} attempts")
+        await until(repeated, within=TEST_TIMEOUT, what=f"{ATTEMPTS} attempts")
         requests = requests_since(proxy)
     least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
     gaps = attempts.gaps[: ATTEMPTS - 1]
@@ -125,18 +125,18 @@ async def test_rejected_apply_counts_as_failed_reconcile_and_as_retry(
         scraper() as metrics,
         manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
     ):
-        await until_started(manager, 1)
+        await wait_until_started(manager, 1)
         before = await failures(metrics)
         attempts = Attempts(proxy, 500, "no endpoints available")
         await team.create_job()
-        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        job = await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
         for wanted in (3, ATTEMPTS):
 
             async def counted(wanted: int = wanted) -> bool:
                 least = min(await failures(metrics))
                 return len(attempts.times) >= wanted and least >= wanted
 
-            await until(counted, within=ANY_MOMENT, what=f"{wanted} errors and retries")
+            await until(counted, within=TEST_TIMEOUT, what=f"{wanted} errors and retries")
         found = await failures(metrics)
         logged = [each["level"] for each in manager.log_entries("reconcile_failed")]
         is_alerted = [
@@ -159,14 +159,14 @@ async def test_rejected_status_counts_as_failed_reconcile_and_is_retried(
         scraper() as metrics,
         manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
     ):
-        await until_started(manager, 1)
+        await wait_until_started(manager, 1)
         attempts = Attempts(proxy, 500, "no endpoints available", is_status_write)
         await team.create_job(suspend=True)
 
         async def counted() -> bool:
             return min(await failures(metrics)) >= ATTEMPTS
 
-        await until(counted, within=ANY_MOMENT, what=f"{ATTEMPTS} errors and retries")
+        await until(counted, within=TEST_TIMEOUT, what=f"{ATTEMPTS} errors and retries")
         errors = {each["error"] for each in manager.log_entries("reconcile_failed")}
         assert errors == {"cannot write the status: no endpoints available"}
         least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
@@ -209,11 +209,11 @@ async def fast_manager(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerPr
     program = (*FAST, str(TIMES))
     flags = ("--namespace", team.namespace)
     async with manager_process(proxy.kubeconfig, *flags, program=program) as manager:
-        await until_started(manager, 1)
+        await wait_until_started(manager, 1)
         yield manager
 
 
-async def until_attempted(proxy: FaultProxy, times: int) -> None:
+async def wait_until_attempted(proxy: FaultProxy, times: int) -> None:
     async def attempted() -> bool:
         return sum(map(is_job_set_write, proxy.requests)) >= times
 
@@ -225,10 +225,10 @@ async def test_taken_name_is_retried_at_short_intervals(proxy: FaultProxy, team:
     await team.create_runtime()
     async with fast_manager(proxy, team):
         await team.create_job()
-        await team.until_says("Blocked", "NameTaken")
-        await until_attempted(proxy, MANY_ATTEMPTS)
+        await team.wait_for_condition("Blocked", "NameTaken")
+        await wait_until_attempted(proxy, MANY_ATTEMPTS)
         await team.delete("JobSet")
-        await team.until_without("Blocked")
+        await team.wait_until_condition_removed("Blocked")
         requests = requests_since(proxy)
     assert requests.count(STATUS) == 2
     assert requests.count("POST events") == 1
@@ -239,12 +239,12 @@ async def test_predecessor_that_is_not_deleted_is_reported(proxy: FaultProxy, te
     await team.create_runtime()
     async with fast_manager(proxy, team):
         await team.create_job()
-        job = await team.until_says("Blocked", PENDING)
+        job = await team.wait_for_condition("Blocked", PENDING)
         message = conditions_of(job)["Blocked"]["message"]
         assert f"waiting for the deletion of JobSet {team.namespace}/{JOB}" in message
-        assert message in (await team.until_event(EVENT))["message"]
+        assert message in (await team.wait_for_event(EVENT))["message"]
         await team.delete("JobSet")
-        await team.until_without("Blocked")
+        await team.wait_until_condition_removed("Blocked")
 
 
 async def test_job_rejected_by_a_quota_is_retried_at_short_intervals(
@@ -258,13 +258,13 @@ async def test_job_rejected_by_a_quota_is_retried_at_short_intervals(
     await team.create_runtime()
     async with fast_manager(proxy, team):
         await team.create_job()
-        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        job = await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
         assert "exceeded quota: few" in conditions_of(job)["Blocked"]["message"]
-        await until_attempted(proxy, MANY_ATTEMPTS)
+        await wait_until_attempted(proxy, MANY_ATTEMPTS)
         hard = {"count/jobsets.jobset.x-k8s.io": "1"}
         await set_quota(team, path, hard)
-        await team.until_there("JobSet")
-        await team.until_without("Blocked")
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_condition_removed("Blocked")
 
 
 async def set_quota(team: Team, path: str, hard: Object) -> None:

@@ -18,7 +18,7 @@ from kftrainer.machinery.controller.predicates import content_changed
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.controllers.burst import some_at_a_time
-from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.integration.controllers.team import TEST_TIMEOUT, Team
 from tests.support.informers import connected, running
 
 MANY = 100
@@ -72,10 +72,10 @@ async def test_runtime_edit_enqueues_its_trainjobs_without_decoding_them(
                 async def enqueued_all() -> bool:
                     return len(recording.requests) == MANY
 
-                await until(enqueued_all, within=ANY_MOMENT, what="the first list")
+                await until(enqueued_all, within=TEST_TIMEOUT, what="the first list")
                 recording.requests.clear()
                 decoded.clear()
                 labels = {"labels": {"edited": "true"}}
                 await team.patch("TrainingRuntime", "torch", {"metadata": labels})
-                await until(enqueued_all, within=ANY_MOMENT, what="the edit being followed")
+                await until(enqueued_all, within=TEST_TIMEOUT, what="the edit being followed")
     assert decoded == []

@@ -20,13 +20,13 @@ from tests.integration.controllers.burst import (
     some_at_a_time,
 )
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     JOB,
+    TEST_TIMEOUT,
     Team,
     a_runtime,
     conditions_of,
 )
-from tests.integration.controllers.test_writes import requests_since, until_started, working
+from tests.integration.controllers.test_writes import requests_since, wait_until_started, working
 from tests.support.fault_proxy import Cut, FaultProxy, ProxiedRequest, status_answer
 from tests.support.managers import FAST, KFTRAINER, ManagerProcess, manager_process
 from tests.support.plans import container_of
@@ -61,7 +61,7 @@ async def delete_runtime(team: Team) -> None:
             await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
         return False
 
-    await until(deleted, within=ANY_MOMENT, what="the end of the runtime")
+    await until(deleted, within=TEST_TIMEOUT, what="the end of the runtime")
 
 
 async def images(team: Team) -> dict[str, str]:
@@ -70,7 +70,7 @@ async def images(team: Team) -> dict[str, str]:
     return {each["metadata"]["name"]: container_of(each)["image"] for each in found}
 
 
-async def until_recorded(team: Team, names: Sequence[str]) -> str:
+async def wait_until_recorded(team: Team, names: Sequence[str]) -> str:
     """Wait until the TrainJobs record a revision; return its name, which they share."""
 
     async def recorded() -> set[str | None] | None:
@@ -84,14 +84,14 @@ async def until_recorded(team: Team, names: Sequence[str]) -> str:
     return name
 
 
-async def until_revisions(team: Team, *names: str) -> None:
+async def wait_for_revisions(team: Team, *names: str) -> None:
     """Wait until exactly these revisions exist."""
 
     async def exist() -> bool:
         found = {each["metadata"]["name"] for each in await team.all(KIND)}
         return found == set(names)
 
-    await until(exist, within=ANY_MOMENT, what=f"the revisions {names}")
+    await until(exist, within=TEST_TIMEOUT, what=f"the revisions {names}")
 
 
 @asynccontextmanager
@@ -100,7 +100,7 @@ async def fast(kubeconfig: Path, team: Team) -> AsyncIterator[ManagerProcess]:
     flags = ("--namespace", team.namespace, "--log-level", "debug")
     program = (*FAST, str(TIMES))
     async with manager_process(kubeconfig, *flags, program=program) as manager:
-        await until_started(manager, 1)
+        await wait_until_started(manager, 1)
         yield manager
 
 
@@ -115,7 +115,7 @@ async def test_runtime_changes_have_no_effect_on_200_jobs_which_share_a_revision
         await some_at_a_time(team.create_job(name, suspend=True) for name in waiting)
         await some_at_a_time(team.create_job(name) for name in running)
         await play_jobset_controller(team, {name: [] for name in running})
-        first = await until_recorded(team, [*waiting, *running])
+        first = await wait_until_recorded(team, [*waiting, *running])
         writes = Counter(
             each.split("/")[0] + each[each.rfind("/status") :] * each.endswith("/status")
             for each in requests_since(proxy, before)
@@ -129,18 +129,18 @@ async def test_runtime_changes_have_no_effect_on_200_jobs_which_share_a_revision
 
         await edit(team)
         await team.create_job("new", suspend=True)
-        second = await until_recorded(team, ["new"])
+        second = await wait_until_recorded(team, ["new"])
         assert second != first
         await delete_runtime(team)
         manager.kill()
         manager.start()
-        await until_started(manager, 2)
+        await wait_until_started(manager, 2)
 
         # Resume, suspend, and delete the JobSets of some.
         await team.suspend(suspend=False, name=waiting[0])
-        await team.until_says("Suspended", "Resumed", "False", waiting[0])
+        await team.wait_for_condition("Suspended", "Resumed", "False", waiting[0])
         await team.suspend(suspend=True, name=running[0])
-        await team.until_says("Suspended", "Suspended", name=running[0])
+        await team.wait_for_condition("Suspended", "Suspended", name=running[0])
         for name in (waiting[1], running[1]):
             uid = (await team.get("JobSet", name))["metadata"]["uid"]
             await team.delete("JobSet", name)
@@ -149,10 +149,10 @@ async def test_runtime_changes_have_no_effect_on_200_jobs_which_share_a_revision
                 found = await team.find("JobSet", name)
                 return found is not None and found["metadata"]["uid"] != uid
 
-            await until(created_again, within=ANY_MOMENT, what="another JobSet")
+            await until(created_again, within=TEST_TIMEOUT, what="another JobSet")
         wanted = dict.fromkeys([*waiting, *running], "trainer:1") | {"new": "trainer:2"}
         assert await images(team) == wanted
-        assert await until_recorded(team, [*waiting, *running]) == first
+        assert await wait_until_recorded(team, [*waiting, *running]) == first
         blocked = [each for each in await team.all("TrainJob") if "Blocked" in conditions_of(each)]
         assert blocked == []
         assert {each["reason"] for each in await team.all("Event")} <= {"Contested"}
@@ -168,16 +168,16 @@ async def test_unused_revisions_are_deleted_and_used_ones_are_kept(
     async with fast(plane.kubeconfig, team):
         names = [f"job-{number}" for number in range(5)]
         await some_at_a_time(team.create_job(name, suspend=True) for name in names)
-        first = await until_recorded(team, names)
+        first = await wait_until_recorded(team, names)
         await edit(team)
         await team.create_job("new", suspend=True)
-        second = await until_recorded(team, ["new"])
+        second = await wait_until_recorded(team, ["new"])
         await team.delete("TrainJob", "new")
-        await until_revisions(team, first)
+        await wait_for_revisions(team, first)
         assert second != first
         for name in names:
             await team.delete("TrainJob", name)
-        await until_revisions(team)
+        await wait_for_revisions(team)
 
 
 async def test_revision_of_a_manager_that_was_killed_before_the_jobset_is_not_binding(
@@ -191,12 +191,12 @@ async def test_revision_of_a_manager_that_was_killed_before_the_jobset_is_not_bi
         async def created() -> Sequence[Object] | None:
             return await team.all(KIND) or None
 
-        [first] = await until(created, within=ANY_MOMENT, what="the revision")
+        [first] = await until(created, within=TEST_TIMEOUT, what="the revision")
         manager.kill()
         await edit(team)
         proxy.forget_faults()
         manager.start()
-        name = await until_recorded(team, [JOB])
+        name = await wait_until_recorded(team, [JOB])
     assert name != first["metadata"]["name"]
     assert await images(team) == {JOB: "trainer:2"}
 
@@ -206,12 +206,12 @@ async def test_rejected_jobset_follows_the_corrected_runtime(proxy: FaultProxy, 
     async with working(proxy, team) as manager:
         proxy.inject(status_answer(422, "Invalid"), writes("jobsets"), times=1000)
         await team.create_job(suspend=True)
-        await team.until_says("Blocked", "ResourcesCreationFailed")
+        await team.wait_for_condition("Blocked", "ResourcesCreationFailed")
         assert "runtimeRevision" not in (await team.get("TrainJob"))["status"]
         await edit(team)
         await team.touch(manager)
         proxy.forget_faults()
-        await until_recorded(team, [JOB])
+        await wait_until_recorded(team, [JOB])
     assert await images(team) == {JOB: "trainer:2"}
 
 
@@ -222,13 +222,13 @@ async def test_manager_killed_before_the_status_records_the_same_revision_later(
     async with working(proxy, team) as manager:
         proxy.inject(status_answer(503, "ServiceUnavailable"), writes("trainjobs"), times=1000)
         await team.create_job(suspend=True)
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         [first] = await team.all(KIND)
         manager.kill()
         proxy.forget_faults()
         before = len(proxy.requests)
         manager.start()
-        assert await until_recorded(team, [JOB]) == first["metadata"]["name"]
+        assert await wait_until_recorded(team, [JOB]) == first["metadata"]["name"]
         assert CREATE not in requests_since(proxy, before)
 
 
@@ -239,13 +239,13 @@ async def test_failed_status_write_keeps_the_revision_although_the_runtime_chang
     async with working(proxy, team):
         proxy.inject(status_answer(503, "ServiceUnavailable"), writes("trainjobs"), times=1000)
         await team.create_job(suspend=True)
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         [first] = await team.all(KIND)
         await edit(team)
         proxy.forget_faults()
-        assert await until_recorded(team, [JOB]) == first["metadata"]["name"]
+        assert await wait_until_recorded(team, [JOB]) == first["metadata"]["name"]
         await team.delete("JobSet")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
     assert await images(team) == {JOB: "trainer:1"}
 
 
@@ -256,13 +256,13 @@ async def test_revision_is_recorded_although_the_response_to_the_create_request_
     async with working(proxy, team):
         proxy.inject(Cut(0, reset=True), writes("jobsets"), times=1000)
         await team.create_job(suspend=True)
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         [first] = await team.all(KIND)
         await edit(team)
         proxy.forget_faults()
-        assert await until_recorded(team, [JOB]) == first["metadata"]["name"]
+        assert await wait_until_recorded(team, [JOB]) == first["metadata"]["name"]
         await team.delete("JobSet")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
     assert await images(team) == {JOB: "trainer:1"}
 
 
@@ -294,13 +294,13 @@ async def test_foreign_object_with_the_name_is_neither_used_nor_changed(
     name = foreign["metadata"]["name"]
     async with fast(plane.kubeconfig, team):
         await team.create_job(suspend=True)
-        assert await until_recorded(team, [JOB]) == f"{name}-1"
+        assert await wait_until_recorded(team, [JOB]) == f"{name}-1"
         await edit(team)
         await team.delete("JobSet")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         assert await images(team) == {JOB: "trainer:1"}
         await team.delete("TrainJob")
-        await until_revisions(team, name)
+        await wait_for_revisions(team, name)
     assert await team.get(KIND, name) == foreign
 
 
@@ -314,12 +314,12 @@ async def test_job_is_blocked_while_foreign_objects_have_all_names(
         await team.create({**manifest, "metadata": {**manifest["metadata"], "name": each}})
     async with fast(plane.kubeconfig, team):
         await team.create_job(suspend=True)
-        job = await team.until_says("Blocked", "NameTaken")
+        job = await team.wait_for_condition("Blocked", "NameTaken")
         assert name in conditions_of(job)["Blocked"]["message"]
         assert await team.find("JobSet") is None
         await team.delete(KIND, taken[2])
-        assert await until_recorded(team, [JOB]) == taken[2]
-        await team.until_without("Blocked")
+        assert await wait_until_recorded(team, [JOB]) == taken[2]
+        await team.wait_until_condition_removed("Blocked")
 
 
 async def test_deleted_revision_is_created_again_while_the_runtime_is_unchanged(
@@ -328,12 +328,12 @@ async def test_deleted_revision_is_created_again_while_the_runtime_is_unchanged(
     await team.create_runtime()
     async with fast(plane.kubeconfig, team):
         await team.create_job(suspend=True)
-        name = await until_recorded(team, [JOB])
+        name = await wait_until_recorded(team, [JOB])
         await team.delete(KIND, name)
-        await until_revisions(team, name)
+        await wait_for_revisions(team, name)
         await edit(team)
         await team.delete("JobSet")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
     assert await images(team) == {JOB: "trainer:1"}
 
 
@@ -344,18 +344,18 @@ async def test_jobset_is_kept_but_not_created_again_without_the_revision(
     async with fast(plane.kubeconfig, team) as manager:
         await team.create_job()
         await play_jobset_controller(team, {JOB: []})
-        name = await until_recorded(team, [JOB])
+        name = await wait_until_recorded(team, [JOB])
         kept = await team.get(KIND, name)
         await edit(team)
         await team.touch(manager)
         await team.delete(KIND, name)
-        event = await team.until_event("RuntimeRevisionLost")
+        event = await team.wait_for_event("RuntimeRevisionLost")
         assert "the existing JobSet is kept" in event["message"]
         await team.suspend(suspend=True)
-        await team.until_says("Suspended", "Suspended")
+        await team.wait_for_condition("Suspended", "Suspended")
         assert await images(team) == {JOB: "trainer:1"}
         await team.delete("JobSet")
-        job = await team.until_says("Blocked", "RuntimeRevisionLost")
+        job = await team.wait_for_condition("Blocked", "RuntimeRevisionLost")
         assert f"{team.namespace}/{name}" in conditions_of(job)["Blocked"]["message"]
 
         # A forged revision of that name is not used.
@@ -367,8 +367,8 @@ async def test_jobset_is_kept_but_not_created_again_without_the_revision(
         assert await team.find("JobSet") is None
         await team.delete(KIND, name)
         await team.create({**kept, "metadata": metadata})
-        await team.until_there("JobSet")
-        await team.until_without("Blocked")
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_condition_removed("Blocked")
     assert await images(team) == {JOB: "trainer:1"}
 
 
@@ -379,14 +379,14 @@ async def test_large_runtime_is_kept_in_a_revision_too(plane: ControlPlane, team
     async with fast(plane.kubeconfig, team):
         for name in ("one", "two"):
             await team.create_job(name, suspend=True)
-        first = await until_recorded(team, ["one", "two"])
+        first = await wait_until_recorded(team, ["one", "two"])
         await edit(team)
         await team.delete("JobSet", "one")
-        await team.until_there("JobSet", "one")
+        await team.wait_until_exists("JobSet", "one")
         assert await images(team) == dict.fromkeys(("one", "two"), "trainer:1")
         for name in ("one", "two"):
             await team.delete("TrainJob", name)
-        await until_revisions(team)
+        await wait_for_revisions(team)
     assert first
 
 
@@ -396,14 +396,14 @@ async def test_job_of_an_earlier_release_records_no_revision(
     await team.create_runtime()
     async with fast(plane.kubeconfig, team) as manager:
         await team.create_job(suspend=True)
-        name = await until_recorded(team, [JOB])
+        name = await wait_until_recorded(team, [JOB])
         await manager.stop()
         await team.patch("TrainJob", JOB, {"status": {"runtimeRevision": None}}, "/status")
         await team.delete(KIND, name)
         before = await team.get("TrainJob")
         manager.start()
-        await until_started(manager, 2)
-        await team.until_looked(manager, JOB, 1)
+        await wait_until_started(manager, 2)
+        await team.wait_until_reconciled(manager, JOB, 1)
         assert await team.get("TrainJob") == before
         assert await team.all(KIND) == []
 
@@ -425,7 +425,7 @@ async def test_diff_runtime_prints_what_has_changed(plane: ControlPlane, team: T
     await team.create_runtime()
     async with fast(plane.kubeconfig, team):
         await team.create_job(suspend=True)
-        name = await until_recorded(team, [JOB])
+        name = await wait_until_recorded(team, [JOB])
         assert await diff(JOB) == (0, "", "")
         await edit(team)
         code, out, _ = await diff(JOB)

@@ -8,10 +8,10 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     IN_USE,
     JOB,
+    TEST_TIMEOUT,
     Team,
     a_runtime,
     finalizers,
@@ -30,7 +30,7 @@ async def test_runtime_in_use_is_deleted_after_its_last_job(
     assert finalizers(await team.get("TrainingRuntime", "torch")) == []
     for name in ("one", "two"):
         await team.create_job(name)
-    await team.until_in_use()
+    await team.wait_until_in_use()
     await team.delete("TrainingRuntime", "torch")
     await team.delete("TrainJob", "one")
     await team.touch(manager, "two")
@@ -38,17 +38,17 @@ async def test_runtime_in_use_is_deleted_after_its_last_job(
     assert waiting["metadata"]["deletionTimestamp"]
     assert finalizers(waiting) == [IN_USE]
     await team.delete("TrainJob", "two")
-    await team.until_gone("TrainingRuntime", "torch")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 async def test_unused_runtime_is_deleted_immediately(team: Team, manager: ManagerProcess) -> None:
     """Defect D15."""
     await team.create_runtime()
     await team.create_job()
-    await team.until_in_use()
+    await team.wait_until_in_use()
     await team.delete("TrainJob")
     await team.delete("TrainingRuntime", "torch")
-    await team.until_gone("TrainingRuntime", "torch")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 async def test_a_cluster_runtime_waits_for_jobs_in_all_namespaces(
@@ -64,17 +64,17 @@ async def test_a_cluster_runtime_waits_for_jobs_in_all_namespaces(
     async def in_use() -> bool:
         return IN_USE in finalizers(await team.api.get_or_none(path))
 
-    await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
+    await until(in_use, within=TEST_TIMEOUT, what="the runtime being in use")
     await team.api.delete(path)
     await team.delete("TrainJob")
     await other.touch(manager)
     assert finalizers(await team.api.get(path)) == [IN_USE]
     await other.delete("TrainJob")
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await team.api.get_or_none(path) is None
 
-    await until(gone, within=ANY_MOMENT, what="the end of the runtime")
+    await until(is_deleted, within=TEST_TIMEOUT, what="the end of the runtime")
 
 
 async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
@@ -84,9 +84,9 @@ async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
     await team.create_runtime()
     await other.create_runtime()
     await team.create_job()
-    await team.until_in_use()
+    await team.wait_until_in_use()
     await other.delete("TrainingRuntime", "torch")
-    await other.until_gone("TrainingRuntime", "torch")
+    await other.wait_until_deleted("TrainingRuntime", "torch")
     assert finalizers(await team.get("TrainingRuntime", "torch")) == [IN_USE]
 
 
@@ -99,16 +99,16 @@ async def test_finalizers_of_other_controllers_are_preserved(
         {**manifest, "metadata": {**manifest["metadata"], "finalizers": [foreign_finalizer]}}
     )
     await team.create_job()
-    assert finalizers(await team.until_in_use()) == [foreign_finalizer, IN_USE]
+    assert finalizers(await team.wait_until_in_use()) == [foreign_finalizer, IN_USE]
     await team.delete("TrainingRuntime", "torch")
     await team.delete("TrainJob")
 
     async def own_finalizer_removed() -> bool:
         return finalizers(await team.get("TrainingRuntime", "torch")) == [foreign_finalizer]
 
-    await until(own_finalizer_removed, within=ANY_MOMENT, what="our finalizer being taken off")
+    await until(own_finalizer_removed, within=TEST_TIMEOUT, what="our finalizer being taken off")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
-    await team.until_gone("TrainingRuntime", "torch")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 async def test_finalizer_removed_by_another_client_is_added_again_with_backoff(
@@ -117,9 +117,9 @@ async def test_finalizer_removed_by_another_client_is_added_again_with_backoff(
     await team.create_runtime()
     await team.create_job()
     for _ in range(5):
-        await team.until_in_use()
+        await team.wait_until_in_use()
         await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
-    await team.until_in_use()
+    await team.wait_until_in_use()
 
     async def written_six_times() -> list[datetime] | None:  # the log is written a moment later
         written = [
@@ -129,7 +129,7 @@ async def test_finalizer_removed_by_another_client_is_added_again_with_backoff(
         ]
         return written if len(written) >= 6 else None
 
-    written = await until(written_six_times, within=ANY_MOMENT, what="six entries in the log")
+    written = await until(written_six_times, within=TEST_TIMEOUT, what="six entries in the log")
     pauses = [(later - before).total_seconds() for before, later in pairwise(written)]
     assert len(pauses) == 5
     assert pauses[-1] > 10 * FIRST_PAUSE
@@ -151,7 +151,7 @@ async def test_nothing_is_added_to_a_runtime_that_is_being_deleted(
     )
     await team.delete("TrainingRuntime", "torch")
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     await team.touch(manager)
     assert finalizers(await team.get("TrainingRuntime", "torch")) == [foreign_finalizer]
 
@@ -165,7 +165,7 @@ def with_pods_in(zone: str, num_nodes: int = 1) -> Object:
     return spec
 
 
-async def until_in_zone(team: Team, name: str, zone: str | None) -> Object:
+async def wait_for_zone(team: Team, name: str, zone: str | None) -> Object:
     async def follows() -> Object | None:
         job_set = await team.get("JobSet", name)
         jobs = job_set["spec"]["replicatedJobs"]
@@ -173,7 +173,7 @@ async def until_in_zone(team: Team, name: str, zone: str | None) -> Object:
         zones = {each.get("nodeSelector", {}).get("zone") for each in pods}
         return job_set if zones == {zone} else None
 
-    return await until(follows, within=ANY_MOMENT, what=f"{name} being in the zone {zone}")
+    return await until(follows, within=TEST_TIMEOUT, what=f"{name} being in the zone {zone}")
 
 
 async def test_a_changed_runtime_concerns_suspended_jobs_and_none_that_run(
@@ -182,19 +182,19 @@ async def test_a_changed_runtime_concerns_suspended_jobs_and_none_that_run(
     await team.create_runtime("mpi")
     for name, suspend in (("runs", False), ("waits", True), ("done", False)):
         await team.create_job(name, runtime="mpi", suspend=suspend)
-        await team.until_there("JobSet", name)
+        await team.wait_until_exists("JobSet", name)
         await team.without_revision(name)
-    await team.job_set_says(COMPLETED, name="done")
-    await team.until_says("Complete", COMPLETED["reason"], name="done")
+    await team.set_jobset_status(COMPLETED, name="done")
+    await team.wait_for_condition("Complete", COMPLETED["reason"], name="done")
     untouched = {
         (kind, child): await team.get(kind, child)
         for name in ("runs", "done")
         for kind, child in (("JobSet", name), ("ConfigMap", f"{name}-mpi-hostfile"))
     }
     await team.patch("TrainingRuntime", "mpi", {"spec": with_pods_in("east")})
-    await until_in_zone(team, "waits", "east")
+    await wait_for_zone(team, "waits", "east")
     await team.patch("TrainingRuntime", "mpi", {"spec": a_runtime("mpi")["spec"]})
-    await until_in_zone(team, "waits", None)
+    await wait_for_zone(team, "waits", None)
     for name in ("runs", "done"):
         await team.touch(manager, name)
     for (kind, child), before in untouched.items():
@@ -206,11 +206,11 @@ async def test_immutable_jobset_fields_are_kept_and_reported_once(
 ) -> None:
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True)
-    await team.until_says("Suspended", "Suspended")
+    await team.wait_for_condition("Suspended", "Suspended")
     await team.without_revision()
     hostfile = await team.get("ConfigMap", f"{JOB}-mpi-hostfile")
     await team.patch("TrainingRuntime", "mpi", {"spec": with_pods_in("east", num_nodes=5)})
-    kept = await until_in_zone(team, JOB, "east")
+    kept = await wait_for_zone(team, JOB, "east")
     [node, _] = kept["spec"]["replicatedJobs"]
     assert node["template"]["spec"]["parallelism"] == 0
     assert await team.get("ConfigMap", f"{JOB}-mpi-hostfile") == hostfile
@@ -221,5 +221,5 @@ async def test_immutable_jobset_fields_are_kept_and_reported_once(
     async def is_reported() -> bool:
         return [each["reason"] for each in await team.all("Event")] == ["JobSetKept"]
 
-    await until(is_reported, within=ANY_MOMENT, what="an Event about it")
+    await until(is_reported, within=TEST_TIMEOUT, what="an Event about it")
     assert [each["count"] for each in await team.all("Event")] == [1]

@@ -10,7 +10,7 @@ import pytest
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.burst import some_at_a_time
-from tests.integration.controllers.team import ANY_MOMENT, Team, finalizers
+from tests.integration.controllers.team import TEST_TIMEOUT, Team, finalizers
 from tests.support.fault_proxy import (
     Cut,
     Fault,
@@ -46,14 +46,14 @@ async def test_the_last_of_all_opens_the_door_in_every_order_with_the_manager_up
     """Each order of events in a namespace of its own; the manager is away after the first steps."""
     orders = [(order, away) for order in permutations(STEPS) for away in range(len(STEPS) + 1)]
     teams = [Team(team.api, await plane.create_namespace(team.api)) for _ in orders]
-    async with asyncio.TaskGroup() as making:
+    async with asyncio.TaskGroup() as creations:
         for each in teams:
-            making.create_task(_make(each))
+            creations.create_task(_create_and_delete(each))
     flags = [flag for each in teams for flag in ("--namespace", each.namespace)]
     async with manager_process(plane.kubeconfig, *flags) as manager:
         await manager.wait_ready()
         for each in teams:
-            await each.until_in_use()
+            await each.wait_until_in_use()
         for (order, away), each in zip(orders, teams, strict=True):
             for step in order[:away]:
                 await do(step, each)
@@ -64,10 +64,10 @@ async def test_the_last_of_all_opens_the_door_in_every_order_with_the_manager_up
         manager.start()
         await manager.wait_ready()
         for each in teams:
-            await each.until_gone("TrainingRuntime", "torch")
+            await each.wait_until_deleted("TrainingRuntime", "torch")
 
 
-async def _make(team: Team) -> None:
+async def _create_and_delete(team: Team) -> None:
     await team.create_runtime()
     for name in ("one", "two"):
         await team.create_job(name)
@@ -84,11 +84,11 @@ async def test_finalizer_of_a_runtime_with_many_jobs_takes_two_writes(
             team.create_job(f"job-{number}", managedBy="kueue.x-k8s.io/multikueue")
             for number in range(MANY)
         )
-        await team.until_in_use()
+        await team.wait_until_in_use()
         await team.delete("TrainingRuntime", "torch")
         path = team.path("TrainJob")
         await team.api.request("DELETE", path)
-        await team.until_gone("TrainingRuntime", "torch")
+        await team.wait_until_deleted("TrainingRuntime", "torch")
         writes = [each for each in proxy.requests if each.is_write]
         assert [each.path for each in writes] == [team.path("TrainingRuntime", "torch")] * 2
         assert finalizers(await team.get("TrainingRuntime", "unused")) == []
@@ -112,15 +112,15 @@ async def test_a_finalizer_that_the_cache_does_not_show_yet_is_not_written_again
         proxy.stall_all(lambda each: each.is_watch and is_of_runtimes(each))
         for number in range(5):
             await team.create_job(f"job-{number}")
-            await team.until_looked(manager, f"job-{number}", 0)
-        await team.until_in_use()
+            await team.wait_until_reconciled(manager, f"job-{number}", 0)
+        await team.wait_until_in_use()
 
-        async def looked() -> bool:
+        async def is_reconciled() -> bool:
             done = manager.log_entries("reconcile_succeeded")
             times = [each for each in done if each["controller"] == "trainingruntime_controller"]
             return len(times) >= 3
 
-        await until(looked, within=ANY_MOMENT, what="the runtime being looked at again")
+        await until(is_reconciled, within=TEST_TIMEOUT, what="another reconcile of the runtime")
         assert [each.method for each in proxy.requests if is_write_of_runtimes(each)] == ["PATCH"]
 
 
@@ -134,9 +134,9 @@ async def test_a_finalizer_that_could_not_be_written_is_tried_again(
     proxy.inject(fault, is_write_of_runtimes)
     async with manager_process(proxy.kubeconfig, "--namespace", team.namespace):
         await team.create_job()
-        await team.until_in_use()
+        await team.wait_until_in_use()
         proxy.inject(fault, is_write_of_runtimes)
         await team.delete("TrainingRuntime", "torch")
         await team.delete("TrainJob")
-        await team.until_gone("TrainingRuntime", "torch")
+        await team.wait_until_deleted("TrainingRuntime", "torch")
     assert proxy.faults_left == 0

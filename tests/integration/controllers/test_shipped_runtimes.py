@@ -16,13 +16,18 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import PortReservations
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, finalizers
+from tests.integration.controllers.team import IN_USE, MERGE, TEST_TIMEOUT, Team, finalizers
 from tests.support.fault_proxy import Delay, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, Object, replicated_job, runtime
 from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import admitting_manager, register, unregister, until_missed
+from tests.support.webhooks import (
+    admitting_manager,
+    register,
+    unregister,
+    wait_until_call_fails,
+)
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
 HASH = "trainer.kubeflow.org/shipped-hash"
@@ -62,7 +67,7 @@ class RuntimeFiles:
     async def delete(self, of: str) -> None:
         await self._api.delete(f"{CLUSTER}/{self.name(of)}")
 
-    async def until_there(self, of: str, *, nodes: int = 1, not_uid: str = "") -> Object:
+    async def wait_until_exists(self, of: str, *, nodes: int = 1, not_uid: str = "") -> Object:
         """Wait until the runtime exists with this number of nodes."""
 
         async def there() -> Object | None:
@@ -71,20 +76,20 @@ class RuntimeFiles:
                 return None
             return found if nodes_of(found) == nodes else None
 
-        return await until(there, within=ANY_MOMENT, what=f"{of} with {nodes} nodes")
+        return await until(there, within=TEST_TIMEOUT, what=f"{of} with {nodes} nodes")
 
-    async def until_gone(self, of: str) -> None:
-        async def gone() -> bool:
+    async def wait_until_deleted(self, of: str) -> None:
+        async def is_deleted() -> bool:
             return await self.find(of) is None
 
-        await until(gone, within=ANY_MOMENT, what=f"the end of {of}")
+        await until(is_deleted, within=TEST_TIMEOUT, what=f"the end of {of}")
 
-    async def until_going(self, of: str) -> Object:
+    async def wait_until_terminating(self, of: str) -> Object:
         async def going() -> Object | None:
             found = await self.find(of)
             return found if found and "deletionTimestamp" in found["metadata"] else None
 
-        return await until(going, within=ANY_MOMENT, what=f"{of} being deleted")
+        return await until(going, within=TEST_TIMEOUT, what=f"{of} being deleted")
 
 
 def nodes_of(found: Object) -> int:
@@ -96,24 +101,26 @@ def logged_about(manager: ManagerProcess, event: str, name: str) -> list[Object]
     return [each for each in manager.log_entries(event) if each["name"] == name]
 
 
-async def until_logged(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
+async def wait_until_logged(
+    manager: ManagerProcess, event: str, name: str, times: int = 1
+) -> Object:
     async def has_logged() -> Object | None:
         entries = logged_about(manager, event, name)
         return entries[-1] if len(entries) >= times else None
 
-    return await until(has_logged, within=ANY_MOMENT, what=f"{event} of {name}")
+    return await until(has_logged, within=TEST_TIMEOUT, what=f"{event} of {name}")
 
 
-def looks(manager: ManagerProcess, name: str) -> int:
+def reconcile_count(manager: ManagerProcess, name: str) -> int:
     done = logged_about(manager, "reconcile_succeeded", name)
     return sum(each["controller"] == CONTROLLER for each in done)
 
 
-async def until_looked(manager: ManagerProcess, name: str, times: int) -> None:
-    async def looked() -> bool:
-        return looks(manager, name) > times
+async def wait_until_reconciled(manager: ManagerProcess, name: str, times: int) -> None:
+    async def is_reconciled() -> bool:
+        return reconcile_count(manager, name) > times
 
-    await until(looked, within=ANY_MOMENT, what=f"the manager looking at {name}")
+    await until(is_reconciled, within=TEST_TIMEOUT, what=f"a reconcile of {name}")
 
 
 async def restart(manager: ManagerProcess) -> None:
@@ -145,7 +152,7 @@ async def test_runtimes_of_the_folder_are_applied_and_recreated_after_deletion(
 ) -> None:
     document = files.put("torch", nodes=3)
     async with keeping(files, plane, *flags) as manager:
-        created = await files.until_there("torch", nodes=3)
+        created = await files.wait_until_exists("torch", nodes=3)
         labels = {"trainer.kubeflow.org/framework": "torch", MANAGED_BY: "kftrainer"}
         assert created["metadata"]["labels"] == labels
         assert created["metadata"]["annotations"][HASH].startswith(f"{files.name('torch')}/")
@@ -153,8 +160,8 @@ async def test_runtimes_of_the_folder_are_applied_and_recreated_after_deletion(
         assert (owned["manager"], owned["operation"]) == ("kftrainer-runtimes", "Update")
         assert created["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
         await files.delete("torch")
-        await files.until_there("torch", nodes=3, not_uid=created["metadata"]["uid"])
-        entry = await until_logged(manager, "shipped_runtime_applied", files.name("torch"), 2)
+        await files.wait_until_exists("torch", nodes=3, not_uid=created["metadata"]["uid"])
+        entry = await wait_until_logged(manager, "shipped_runtime_applied", files.name("torch"), 2)
         assert (entry["level"], entry["why"]) == ("info", "it does not exist")
 
 
@@ -164,21 +171,21 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
     name = files.name("torch")
     files.put("torch", nodes=1)
     async with keeping(files, plane) as manager:
-        await files.until_there("torch", nodes=1)
-        await until_logged(manager, "shipped_runtime_applied", name)
-        before = looks(manager, name)
+        await files.wait_until_exists("torch", nodes=1)
+        await wait_until_logged(manager, "shipped_runtime_applied", name)
+        before = reconcile_count(manager, name)
         await files.patch("torch", {"spec": {"mlPolicy": {"numNodes": 5}}})
-        await until_looked(manager, name, before)
-        assert nodes_of(await files.until_there("torch", nodes=5)) == 5
-        before = looks(manager, name)
+        await wait_until_reconciled(manager, name, before)
+        assert nodes_of(await files.wait_until_exists("torch", nodes=5)) == 5
+        before = reconcile_count(manager, name)
         await restart(manager)
-        await until_looked(manager, name, before)
-        assert nodes_of(await files.until_there("torch", nodes=5)) == 5
+        await wait_until_reconciled(manager, name, before)
+        assert nodes_of(await files.wait_until_exists("torch", nodes=5)) == 5
         assert len(logged_about(manager, "shipped_runtime_applied", name)) == 1
         files.put("torch", nodes=2)
         await restart(manager)
-        await files.until_there("torch", nodes=2)
-        entry = await until_logged(manager, "shipped_runtime_applied", name, 2)
+        await files.wait_until_exists("torch", nodes=2)
+        entry = await wait_until_logged(manager, "shipped_runtime_applied", name, 2)
         assert entry["why"] == "its file has changed"
 
 
@@ -191,13 +198,13 @@ async def test_runtime_created_by_others_is_adopted_only_when_labelled(
     labels = {**document["metadata"]["labels"], "helm": "other"}
     created = await api.create({**foreign, "metadata": {**document["metadata"], "labels": labels}})
     async with keeping(files, plane) as manager:
-        entry = await until_logged(manager, "shipped_runtime_not_managed", name)
+        entry = await wait_until_logged(manager, "shipped_runtime_not_managed", name)
         assert entry["level"] == "warning"
         assert f"label it {MANAGED_BY}=kftrainer" in entry["why"]
         assert await files.find("torch") == created
         await files.patch("torch", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
-        taken = await files.until_there("torch", nodes=2)
-        entry = await until_logged(manager, "shipped_runtime_applied", name)
+        taken = await files.wait_until_exists("torch", nodes=2)
+        entry = await wait_until_logged(manager, "shipped_runtime_applied", name)
         assert entry["why"] == "another client created it and has labelled it for this manager"
         assert len(logged_about(manager, "shipped_runtime_not_managed", name)) == 1
     # What they wrote besides stays.
@@ -224,7 +231,7 @@ TORCHTUNE = next(
 
 
 @pytest.mark.parametrize("how", ["create", "apply"])
-async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
+async def test_runtime_of_the_original_becomes_exactly_the_shipped_one(
     files: RuntimeFiles, plane: ControlPlane, api: ApiClient, how: str
 ) -> None:
     """Also under the eyes of our webhook, which would refuse a mixture of both."""
@@ -236,9 +243,9 @@ async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
     as_stored = (await api.create(fresh))["spec"]
     await (api.create(original) if how == "create" else api.apply(original))
     async with admitting_manager(plane, "--runtimes", str(files.folder)) as manager:
-        await until_logged(manager, "shipped_runtime_not_managed", name)
+        await wait_until_logged(manager, "shipped_runtime_not_managed", name)
         await files.patch("tune", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
-        await until_logged(manager, "shipped_runtime_applied", name)
+        await wait_until_logged(manager, "shipped_runtime_applied", name)
         found = await files.find("tune")
         assert found is not None
         assert found["spec"] == as_stored
@@ -255,8 +262,8 @@ async def test_manual_edit_is_overwritten_when_the_file_changes(
     name = files.name("torch")
     files.put("torch", nodes=1, labels={"ours": "1", "kept": "1"})
     async with keeping(files, plane) as manager:
-        created = await files.until_there("torch", nodes=1)
-        await until_logged(manager, "shipped_runtime_applied", name)
+        created = await files.wait_until_exists("torch", nodes=1)
+        await wait_until_logged(manager, "shipped_runtime_applied", name)
         edited = deepcopy(created)
         pod = edited["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
         pod["template"]["spec"]["volumes"] = [{"name": "mine", "emptyDir": {}}]
@@ -266,7 +273,7 @@ async def test_manual_edit_is_overwritten_when_the_file_changes(
         await files.patch("torch", change)
         files.put("torch", nodes=2, labels={"kept": "2"})
         await restart(manager)
-        now = await files.until_there("torch", nodes=2)
+        now = await files.wait_until_exists("torch", nodes=2)
     created["spec"]["mlPolicy"]["numNodes"] = 2
     assert now["spec"] == created["spec"]
     framework = {"trainer.kubeflow.org/framework": "torch"}
@@ -274,7 +281,7 @@ async def test_manual_edit_is_overwritten_when_the_file_changes(
     assert now["metadata"]["labels"] == {**ours, "theirs": "1"}
 
 
-async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
+async def test_runtime_that_others_create_concurrently_is_not_adopted(
     files: RuntimeFiles,
     plane: ControlPlane,
     api: ApiClient,
@@ -294,10 +301,10 @@ async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
             async def is_creating() -> bool:
                 return proxy.faults_left == 0
 
-            await until(is_creating, within=ANY_MOMENT, what="the manager creating it")
+            await until(is_creating, within=TEST_TIMEOUT, what="the manager creating it")
             foreign = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7}}}
             created = await api.create(foreign)
-            await until_logged(manager, "shipped_runtime_not_managed", files.name("torch"))
+            await wait_until_logged(manager, "shipped_runtime_not_managed", files.name("torch"))
             assert await files.find("torch") == created
 
 
@@ -314,9 +321,9 @@ async def test_contested_runtime_is_reapplied_with_backoff(
     name = files.name("torch")
     async with keeping(files, plane) as first, keeping(other, plane) as second:
         for manager in (first, second):
-            entry = await until_logged(manager, "shipped_runtime_repeatedly_changed", name)
+            entry = await wait_until_logged(manager, "shipped_runtime_repeatedly_changed", name)
             assert entry["level"] == "warning"
-            await until_logged(manager, "shipped_runtime_applied", name, 5)
+            await wait_until_logged(manager, "shipped_runtime_applied", name, 5)
             writes = logged_about(manager, "shipped_runtime_applied", name)
             times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
             pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
@@ -333,19 +340,19 @@ async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
     await api.create(runtime(files.name("foreign"), "ClusterTrainingRuntime"))
     async with keeping(files, plane) as manager:
         for name in ("kept", "dropped", "released"):
-            await files.until_there(name)
+            await files.wait_until_exists(name)
         await files.patch("released", {"metadata": {"labels": {MANAGED_BY: None}}})
-        copied = await files.until_there("dropped")
+        copied = await files.wait_until_exists("dropped")
         kept = {key: copied["metadata"][key] for key in ("labels", "annotations")}
         metadata = {**kept, "name": files.name("a-copy")}
         await api.create({**copied, "metadata": metadata})
         for name in ("dropped", "released"):
             files.drop(name)
-        before = looks(manager, files.name("released"))
+        before = reconcile_count(manager, files.name("released"))
         await restart(manager)
-        await files.until_gone("dropped")
-        await until_logged(manager, "shipped_runtime_deleted", files.name("dropped"))
-        await until_looked(manager, files.name("released"), before)
+        await files.wait_until_deleted("dropped")
+        await wait_until_logged(manager, "shipped_runtime_deleted", files.name("dropped"))
+        await wait_until_reconciled(manager, files.name("released"), before)
         for name in ("kept", "released", "foreign", "a-copy"):
             found = await files.find(name)
             assert found is not None
@@ -357,13 +364,13 @@ async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
         async def has_ended() -> bool:
             return not manager.is_alive()
 
-        await until(has_ended, within=ANY_MOMENT, what="the manager taking that for a mistake")
+        await until(has_ended, within=TEST_TIMEOUT, what="the manager taking that for a mistake")
         assert "add an empty file named none" in manager.log_text()
         assert await files.find("kept") is not None
         (files.folder / "none").touch()
         await manager.stop()  # what is left of it
         manager.start()
-        await files.until_gone("kept")
+        await files.wait_until_deleted("kept")
 
 
 async def test_manager_of_single_namespaces_does_not_delete_removed_runtimes(
@@ -373,10 +380,10 @@ async def test_manager_of_single_namespaces_does_not_delete_removed_runtimes(
         files.put(name)
     async with keeping(files, plane, "--namespace", namespace) as manager:
         for name in ("kept", "dropped"):
-            await files.until_there(name)
+            await files.wait_until_exists(name)
         files.drop("dropped")
         await restart(manager)
-        entry = await until_logged(manager, "shipped_runtime_kept", files.name("dropped"))
+        entry = await wait_until_logged(manager, "shipped_runtime_kept", files.name("dropped"))
         assert "watches some namespaces only" in entry["why"]
         found = await files.find("dropped")
         assert found is not None
@@ -389,38 +396,38 @@ async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_r
     name = files.name("torch")
     files.put("torch")
     async with keeping(files, plane) as manager:
-        await files.until_there("torch")
+        await files.wait_until_exists("torch")
         await team.create_job(runtimeRef={"name": name})
 
         async def in_use() -> bool:
             return IN_USE in finalizers(await files.find("torch"))
 
-        await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
+        await until(in_use, within=TEST_TIMEOUT, what="the runtime being in use")
         files.put("other")
         files.drop("torch")
         await restart(manager)
-        entry = await until_logged(manager, "shipped_runtime_kept", name)
+        entry = await wait_until_logged(manager, "shipped_runtime_kept", name)
         assert "TrainJobs refer to it" in entry["why"]
         found = await files.find("torch")
         assert found is not None
         assert "deletionTimestamp" not in found["metadata"]
         await team.delete("TrainJob")
-        await files.until_gone("torch")
-        await until_logged(manager, "shipped_runtime_deleted", name)
+        await files.wait_until_deleted("torch")
+        await wait_until_logged(manager, "shipped_runtime_deleted", name)
 
         await team.create_job(runtimeRef={"name": name})  # there is no webhook here
         files.put("torch", nodes=4)
         await restart(manager)
-        await files.until_there("torch", nodes=4)
-        await until(in_use, within=ANY_MOMENT, what="the runtime being in use again")
+        await files.wait_until_exists("torch", nodes=4)
+        await until(in_use, within=TEST_TIMEOUT, what="the runtime being in use again")
         await files.delete("torch")
-        going = await files.until_going("torch")
-        before = looks(manager, name)
+        going = await files.wait_until_terminating("torch")
+        before = reconcile_count(manager, name)
         await restart(manager)
-        await until_looked(manager, name, before)
-        assert await files.find("torch") == going, "what is being deleted is left alone"
+        await wait_until_reconciled(manager, name, before)
+        assert await files.find("torch") == going, "a terminating runtime is not modified"
         await team.delete("TrainJob")
-        await files.until_there("torch", nodes=4, not_uid=going["metadata"]["uid"])
+        await files.wait_until_exists("torch", nodes=4, not_uid=going["metadata"]["uid"])
 
 
 async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
@@ -434,14 +441,14 @@ async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
     await allow(api, user, ["*"], kinds, name=jobs)
     flags = ("--runtimes", str(files.folder), "--log-level", "debug")
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
-        entry = await until_logged(manager, "reconcile_failed", name, 3)
+        entry = await wait_until_logged(manager, "reconcile_failed", name, 3)
         assert 'cannot create resource "clustertrainingruntimes"' in entry["error"]
         await team.create_runtime()
         await team.create_job()
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         resources = ["clustertrainingruntimes"]
         await allow(api, user, ["create"], resources, name=f"{user}-runtimes")
-        await files.until_there("torch")
+        await files.wait_until_exists("torch")
 
 
 async def test_webhook_that_is_not_yet_available_is_waited_for(
@@ -452,12 +459,12 @@ async def test_webhook_that_is_not_yet_available_is_waited_for(
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
-        await until_missed(api)
+        await wait_until_call_fails(api)
         async with keeping(files, plane) as manager:
-            entry = await until_logged(manager, "reconcile_failed", name)
+            entry = await wait_until_logged(manager, "reconcile_failed", name)
             assert "failed calling webhook" in entry["error"]
             await unregister(api)
-            await files.until_there("torch")
+            await files.wait_until_exists("torch")
     finally:
         await unregister(api)
         ports.release_all()
@@ -477,13 +484,13 @@ async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_blo
             found = (await api.get(CLUSTER))["items"]
             return {*names} <= {each["metadata"]["name"] for each in found}
 
-        await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
+        await until(applied, within=TEST_TIMEOUT, what="all that is shipped being there")
 
         async def refused() -> bool:
             entries = logged_about(manager, "reconcile_failed", files.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
-        await until(refused, within=ANY_MOMENT, what="the wrong one being reported")
+        await until(refused, within=TEST_TIMEOUT, what="the wrong one being reported")
         assert await files.find("a-bad-one") is None
         assert manager.is_alive()
 
@@ -494,12 +501,12 @@ async def test_only_the_leader_applies(
     files.put("torch")
     flags = ("--leader-elect", "--leader-election-namespace", namespace)
     async with keeping(files, plane, *flags) as first:
-        await files.until_there("torch")
+        await files.wait_until_exists("torch")
         files.put("torch", nodes=2)  # as an upgrade does
         async with keeping(files, plane, *flags) as second:
             await second.wait_ready()
             await files.delete("torch")
-            await files.until_there("torch", nodes=1)
+            await files.wait_until_exists("torch", nodes=1)
             assert second.log_entries("controller_started") == []
             await first.stop()
-            await files.until_there("torch", nodes=2)
+            await files.wait_until_exists("torch", nodes=2)

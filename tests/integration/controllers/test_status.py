@@ -7,13 +7,13 @@ import pytest
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     APPLY,
     COMPLETED,
     FAILED,
     JOB,
     MERGE,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
@@ -30,12 +30,14 @@ OTHERS = {
 }
 
 
-async def until_suspend_is(team: Team, *, suspend: bool) -> Object:
+async def wait_until_suspend_is(team: Team, *, suspend: bool) -> Object:
     async def has_changed() -> Object | None:
         found = await team.find("JobSet")
         return found if found and found["spec"].get("suspend") is suspend else None
 
-    return await until(has_changed, within=ANY_MOMENT, what=f"the JobSet having suspend: {suspend}")
+    return await until(
+        has_changed, within=TEST_TIMEOUT, what=f"the JobSet having suspend: {suspend}"
+    )
 
 
 def without_time(condition: Object) -> Object:
@@ -47,7 +49,7 @@ async def test_a_job_that_runs_has_a_jobset_and_no_conditions(
 ) -> None:
     await team.create_runtime()
     job = await team.create_job()
-    job_set = await until_suspend_is(team, suspend=False)
+    job_set = await wait_until_suspend_is(team, suspend=False)
     assert job_set["metadata"]["ownerReferences"] == [
         {
             "apiVersion": API,
@@ -58,8 +60,8 @@ async def test_a_job_that_runs_has_a_jobset_and_no_conditions(
             "blockOwnerDeletion": True,
         }
     ]
-    await team.job_set_says(rows=[ROW])
-    assert conditions_of(await team.until_rows(ROW)) == {}
+    await team.set_jobset_status(rows=[ROW])
+    assert conditions_of(await team.wait_for_jobs_status(ROW)) == {}
 
 
 async def test_a_job_is_suspended_resumed_and_suspended_again(
@@ -67,8 +69,8 @@ async def test_a_job_is_suspended_resumed_and_suspended_again(
 ) -> None:
     await team.create_runtime()
     await team.create_job(suspend=True)
-    first = await until_suspend_is(team, suspend=True)
-    job = await team.until_says("Suspended", "Suspended")
+    first = await wait_until_suspend_is(team, suspend=True)
+    job = await team.wait_for_condition("Suspended", "Suspended")
     assert [without_time(each) for each in job["status"]["conditions"]] == [
         {
             "type": "Suspended",
@@ -78,8 +80,8 @@ async def test_a_job_is_suspended_resumed_and_suspended_again(
         }
     ]
     await team.suspend(suspend=False)
-    await until_suspend_is(team, suspend=False)
-    job = await team.until_says("Suspended", "Resumed", "False")
+    await wait_until_suspend_is(team, suspend=False)
+    job = await team.wait_for_condition("Suspended", "Resumed", "False")
     assert without_time(conditions_of(job)["Suspended"]) == {
         "type": "Suspended",
         "status": "False",
@@ -87,8 +89,8 @@ async def test_a_job_is_suspended_resumed_and_suspended_again(
         "message": "TrainJob is resumed",
     }
     await team.suspend(suspend=True)
-    last = await until_suspend_is(team, suspend=True)
-    await team.until_says("Suspended", "Suspended")
+    last = await wait_until_suspend_is(team, suspend=True)
+    await team.wait_for_condition("Suspended", "Suspended")
     assert last["metadata"]["uid"] == first["metadata"]["uid"]
 
 
@@ -100,11 +102,11 @@ async def test_terminal_jobset_condition_is_copied_with_message_and_time(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     startup = {**end, "type": "StartupPolicyCompleted"}
     rows = [{**ROW, "ready": 0, "active": 0, "succeeded": 1}]
-    await team.job_set_says(startup, {**end, "observedGeneration": 7}, rows=rows)
-    job = await team.until_says(kind, end["reason"])
+    await team.set_jobset_status(startup, {**end, "observedGeneration": 7}, rows=rows)
+    job = await team.wait_for_condition(kind, end["reason"])
     job_set = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
     conditions = [{**end, "type": kind}]
     assert job["status"] == {
@@ -121,15 +123,15 @@ async def test_state_and_nodes_follow_the_jobset(team: Team, manager: ManagerPro
     await team.create_runtime()
     created = await team.create_job(trainer={"numNodes": 2})
     assert "status" not in created
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     none = {**ROW, "ready": 0}
     ended = {**none, "active": 0, "succeeded": 1}
     for row, state, ready in ((none, "Pending", 0), (ROW, "Running", 2), (ended, "Running", 2)):
-        await team.job_set_says(rows=[row])
-        status = (await team.until_rows(row))["status"]
+        await team.set_jobset_status(rows=[row])
+        status = (await team.wait_for_jobs_status(row))["status"]
         assert (status["state"], status["nodes"]) == (state, {"ready": ready, "desired": 2})
-    await team.job_set_says(COMPLETED, rows=[ended])
-    status = (await team.until_says("Complete", COMPLETED["reason"]))["status"]
+    await team.set_jobset_status(COMPLETED, rows=[ended])
+    status = (await team.wait_for_condition("Complete", COMPLETED["reason"]))["status"]
     assert (status["state"], status["nodes"]) == ("Complete", {"ready": 2, "desired": 2})
 
 
@@ -138,8 +140,8 @@ async def test_pods_that_are_ready_are_counted_before_their_job_is_ready(
 ) -> None:
     await team.create_runtime()
     await team.create_job(trainer={"numNodes": 3})
-    job_set = await team.until_there("JobSet")
-    await team.job_set_says(rows=[{**ROW, "ready": 0}])
+    job_set = await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[{**ROW, "ready": 0}])
     owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "controller": True}
     identity = {"name": JOB, "uid": job_set["metadata"]["uid"]}
     labels = {
@@ -157,29 +159,29 @@ async def test_pods_that_are_ready_are_counted_before_their_job_is_ready(
     foreign = {**metadata, "name": "other", "ownerReferences": []}
     await team.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": foreign, "spec": spec})
 
-    async def until_ready(pods: int) -> None:
+    async def wait_until_ready(pods: int) -> None:
         async def is_ready() -> bool:
             nodes = (await team.get("TrainJob"))["status"].get("nodes")
             return bool(nodes == {"ready": pods, "desired": 3})
 
-        await until(is_ready, within=ANY_MOMENT, what=f"{pods} ready nodes")
+        await until(is_ready, within=TEST_TIMEOUT, what=f"{pods} ready nodes")
 
-    await until_ready(0)
+    await wait_until_ready(0)
     for ready in (2, 1):
         for name, number in (("train-node-0", ready), ("other", 2)):
             path = f"/apis/batch/v1/namespaces/{team.namespace}/jobs/{name}/status"
             body = {"status": {"active": 3, "ready": number}}
             await team.api.request("PATCH", path, body=body, content_type=MERGE)
-        await until_ready(ready)
+        await wait_until_ready(ready)
     assert (await team.get("TrainJob"))["status"]["state"] == "Pending"
 
 
 async def test_an_end_that_is_not_true_is_none(team: Team, manager: ManagerProcess) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
-    await team.job_set_says({**COMPLETED, "status": "False"}, rows=[ROW])
-    assert conditions_of(await team.until_rows(ROW)) == {}
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status({**COMPLETED, "status": "False"}, rows=[ROW])
+    assert conditions_of(await team.wait_for_jobs_status(ROW)) == {}
 
 
 async def test_rows_follow_the_jobset_and_have_all_six_fields(
@@ -187,7 +189,7 @@ async def test_rows_follow_the_jobset_and_have_all_six_fields(
 ) -> None:
     await team.create_runtime()
     await team.create_job()
-    await team.until_there("JobSet")
+    await team.wait_until_exists("JobSet")
     numbers = ("ready", "succeeded", "failed", "active", "suspended")
     no_pods = {"name": "node", **dict.fromkeys(numbers, 0)}
     for rows in (
@@ -195,8 +197,8 @@ async def test_rows_follow_the_jobset_and_have_all_six_fields(
         [ROW, {**no_pods, "name": "launcher"}],
         [{**dict(zip(numbers, range(1, 6), strict=True)), "name": "node"}],
     ):
-        await team.job_set_says(rows=rows)
-        job = await team.until_rows(*rows)
+        await team.set_jobset_status(rows=rows)
+        job = await team.wait_for_jobs_status(*rows)
         assert [set(row) for row in job["status"]["jobsStatus"]] == [{"name", *numbers}] * len(rows)
 
 
@@ -229,12 +231,12 @@ async def test_conditions_of_other_writers_are_preserved(
     """Defect D8."""
     await team.create_runtime()
     await team.create_job(suspend=True)
-    await team.until_says("Suspended", "Suspended")
+    await team.wait_for_condition("Suspended", "Suspended")
     await write(team)
     await team.suspend(suspend=False)
-    resumed = await team.until_says("Suspended", "Resumed", "False")
-    await team.job_set_says(COMPLETED, rows=[ROW])
-    ended = await team.until_says("Complete", COMPLETED["reason"])
+    resumed = await team.wait_for_condition("Suspended", "Resumed", "False")
+    await team.set_jobset_status(COMPLETED, rows=[ROW])
+    ended = await team.wait_for_condition("Complete", COMPLETED["reason"])
     for job in (resumed, ended):
         assert conditions_of(job)[OTHERS["type"]] == OTHERS
         managers = [each["manager"] for each in job["metadata"]["managedFields"]]
@@ -260,16 +262,16 @@ async def test_conditions_keep_their_times_until_their_status_changes(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_job(suspend=True)
-    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.wait_for_condition("Blocked", "RuntimeNotFound")
     await age(team)
     await team.touch(manager)
     broken = {"apiVersion": API, "kind": "TrainingRuntime", "metadata": {"name": "torch"}}
     await team.create({**broken, "spec": {"template": {"spec": {"replicatedJobs": []}}}})
-    job = await team.until_says("Blocked", "InvalidRuntime")
+    job = await team.wait_for_condition("Blocked", "InvalidRuntime")
     times = [each["lastTransitionTime"] for each in job["status"]["conditions"]]
     assert times == [LONG_AGO, LONG_AGO]
     await team.suspend(suspend=False)
-    job = await team.until_says("Suspended", "Resumed", "False")
+    job = await team.wait_for_condition("Suspended", "Resumed", "False")
     found = conditions_of(job)
     assert found["Suspended"]["lastTransitionTime"] > LONG_AGO
     assert found["Blocked"]["lastTransitionTime"] == LONG_AGO
@@ -280,8 +282,8 @@ async def test_nothing_is_written_when_nothing_has_changed(
 ) -> None:
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True)
-    job_set = await team.until_there("JobSet")
-    before = await team.until_says("Suspended", "Suspended")
+    job_set = await team.wait_until_exists("JobSet")
+    before = await team.wait_for_condition("Suspended", "Suspended")
     await team.touch(manager)
     touched = await team.get("TrainJob")
     await team.touch(manager, kind="JobSet")

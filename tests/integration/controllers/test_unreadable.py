@@ -9,11 +9,11 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     JOB,
     MERGE,
     ROW,
+    TEST_TIMEOUT,
     Team,
     conditions_of,
 )
@@ -54,11 +54,11 @@ async def stored(team: Team, manager: ManagerProcess) -> Object:
             return None
 
     async with looser_schema(team.api):
-        return await until(create, within=ANY_MOMENT, what="the looser schema being served")
+        return await until(create, within=TEST_TIMEOUT, what="the looser schema being served")
 
 
 async def test_unreadable_trainjob_is_blocked_visibly(team: Team, stored: Object) -> None:
-    job = await team.until_says("Blocked", "InvalidTrainJob")
+    job = await team.wait_for_condition("Blocked", "InvalidTrainJob")
     message = conditions_of(job)["Blocked"]["message"]
     assert "spec.trainer.numNodes: must be at least 1" in message
     assert await team.children() == []
@@ -67,7 +67,7 @@ async def test_unreadable_trainjob_is_blocked_visibly(team: Team, stored: Object
 async def test_unreadable_trainjob_with_a_running_jobset_is_suspended_and_finished(
     team: Team, stored: Object, manager: ManagerProcess
 ) -> None:
-    await team.until_says("Blocked", "InvalidTrainJob")
+    await team.wait_for_condition("Blocked", "InvalidTrainJob")
     owner = {
         "apiVersion": stored["apiVersion"],
         "kind": "TrainJob",
@@ -85,14 +85,14 @@ async def test_unreadable_trainjob_with_a_running_jobset_is_suspended_and_finish
         "spec": {"replicatedJobs": [{"name": "node", "template": template}], "suspend": False},
     }
     await team.create(job_set)
-    await team.job_set_says(rows=[ROW])
-    job = await team.until_rows(ROW)
-    await team.until_without("Blocked")
+    await team.set_jobset_status(rows=[ROW])
+    job = await team.wait_for_jobs_status(ROW)
+    await team.wait_until_condition_removed("Blocked")
 
     await team.suspend(suspend=True)
-    job = await team.until_says("Suspended", "Suspended")
+    job = await team.wait_for_condition("Suspended", "Suspended")
     assert (await team.get("JobSet"))["spec"]["suspend"] is True
     await team.suspend(suspend=False)
-    await team.job_set_says(COMPLETED, rows=[ROW])
-    job = await team.until_says("Complete", COMPLETED["reason"])
+    await team.set_jobset_status(COMPLETED, rows=[ROW])
+    job = await team.wait_for_condition("Complete", COMPLETED["reason"])
     assert job["spec"]["trainer"] == {"numNodes": 0}

@@ -14,16 +14,16 @@ from tests.integration.controllers.burst import (
     some_at_a_time,
 )
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     FAILED,
     JOB,
     ROW,
+    TEST_TIMEOUT,
     Team,
     a_runtime,
     conditions_of,
     reconciles,
-    until_jobs_are_watched,
+    wait_until_jobs_are_watched,
 )
 from tests.support.fault_proxy import (
     Cut,
@@ -42,19 +42,19 @@ PROBE = f"PROBE secrets/{KEYS}"  # whether it exists, without the right to read 
 
 @asynccontextmanager
 async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess]:
-    """A manager that has read what is there, and looked at none of it through the proxy yet."""
+    """A manager that has filled its caches and has not sent requests through the proxy yet."""
     flags = ("--namespace", team.namespace, "--log-level", "debug")
     async with manager_process(proxy.kubeconfig, *flags) as manager:
-        await until_started(manager, 1)
+        await wait_until_started(manager, 1)
         yield manager
 
 
-async def until_started(manager: ManagerProcess, times: int) -> None:
+async def wait_until_started(manager: ManagerProcess, times: int) -> None:
     async def started() -> bool:
         return len(manager.log_entries("manager_started")) == times
 
-    await until(started, within=ANY_MOMENT, what="the manager working")
-    await until_jobs_are_watched(manager, times)
+    await until(started, within=TEST_TIMEOUT, what="the manager working")
+    await wait_until_jobs_are_watched(manager, times)
 
 
 def described(request: ProxiedRequest) -> str:
@@ -89,7 +89,7 @@ def written(proxy: FaultProxy, since: int = 0) -> list[str]:
 
 
 REVISION = "POST controllerrevisions"  # by the first TrainJob of a runtime
-LIVES = {
+LIFECYCLES = {
     "torch": [REVISION, f"PATCH jobsets/{JOB}"],
     "mpi": [
         REVISION,
@@ -101,7 +101,7 @@ LIVES = {
 }
 
 
-@pytest.mark.parametrize("runtime", LIVES)
+@pytest.mark.parametrize("runtime", LIFECYCLES)
 async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_status(
     runtime: str, proxy: FaultProxy, team: Team
 ) -> None:
@@ -109,21 +109,21 @@ async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_statu
     async with working(proxy, team) as manager:
         before = len(proxy.requests)
         await team.create_job(runtime=runtime)
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         # The reconcile that creates the JobSet also writes a status that it already observes.
-        await team.until_looked(manager, JOB, 0)
-        await team.job_set_says(rows=[ROW])
-        await team.until_rows(ROW)
-        await team.job_set_says(COMPLETED, rows=[ROW])
-        await team.until_says("Complete", COMPLETED["reason"])
+        await team.wait_until_reconciled(manager, JOB, 0)
+        await team.set_jobset_status(rows=[ROW])
+        await team.wait_for_jobs_status(ROW)
+        await team.set_jobset_status(COMPLETED, rows=[ROW])
+        await team.wait_for_condition("Complete", COMPLETED["reason"])
         await team.touch(manager)
-        await team.until_in_use(runtime)
+        await team.wait_until_in_use(runtime)
         in_use = f"PATCH trainingruntimes/{runtime}"
         requests = requests_since(proxy, before)
     requests.remove(in_use)  # by another controller, at some time
     # Secrets are not watched: this one is looked up once for each status of the JobSet.
     probes = [PROBE] if runtime == "mpi" else []
-    assert requests == [*LIVES[runtime], *probes, STATUS, *probes, STATUS]
+    assert requests == [*LIFECYCLES[runtime], *probes, STATUS, *probes, STATUS]
 
 
 async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the_status(
@@ -133,16 +133,16 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
     async with working(proxy, team) as manager:
         before = len(proxy.requests)
         await team.create_job(runtime="mpi", suspend=True)
-        await team.until_says("Suspended", "Suspended")
+        await team.wait_for_condition("Suspended", "Suspended")
         await team.suspend(suspend=False)
-        await team.until_says("Suspended", "Resumed", "False")
-        await team.job_set_says(COMPLETED)
-        await team.until_says("Complete", COMPLETED["reason"])
+        await team.wait_for_condition("Suspended", "Resumed", "False")
+        await team.set_jobset_status(COMPLETED)
+        await team.wait_for_condition("Complete", COMPLETED["reason"])
         await team.touch(manager)
-        await team.until_in_use("mpi")
+        await team.wait_until_in_use("mpi")
         requests = requests_since(proxy, before)
     requests.remove("PATCH trainingruntimes/mpi")
-    assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, PROBE, STATUS]
+    assert requests == [*LIFECYCLES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, PROBE, STATUS]
 
 
 async def test_blocked_job_sends_one_runtime_read_one_status_write_and_one_event(
@@ -151,14 +151,14 @@ async def test_blocked_job_sends_one_runtime_read_one_status_write_and_one_event
     async with working(proxy, team) as manager:
         before = len(proxy.requests)
         await team.create_job()
-        await team.until_says("Blocked", "RuntimeNotFound")
+        await team.wait_for_condition("Blocked", "RuntimeNotFound")
         await team.touch(manager)
         await team.touch(manager)
 
         async def is_recorded() -> bool:  # by another task, at some time
             return "POST events" in requests_since(proxy, before)
 
-        await until(is_recorded, within=ANY_MOMENT, what="an Event")
+        await until(is_recorded, within=TEST_TIMEOUT, what="an Event")
         assert sorted(requests_since(proxy, before)) == [
             "GET trainingruntimes/torch",
             STATUS,
@@ -181,12 +181,12 @@ async def test_runtime_not_yet_in_the_cache_is_not_reported_as_missing(
         else:
             await team.api.create(manifest)
         await team.create_job(runtimeRef=reference)
-        await team.until_there("JobSet")
-        await team.job_set_says(COMPLETED)
-        job = await team.until_says("Complete", COMPLETED["reason"])
+        await team.wait_until_exists("JobSet")
+        await team.set_jobset_status(COMPLETED)
+        job = await team.wait_for_condition("Complete", COMPLETED["reason"])
         await team.touch(manager)
-        looks = [each for each in requests_since(proxy, before) if each.endswith(name)]
-        assert [each.split(" ")[0] for each in looks] == ["GET"]
+        reads = [each for each in requests_since(proxy, before) if each.endswith(name)]
+        assert [each.split(" ")[0] for each in reads] == ["GET"]
     assert set(conditions_of(job)) == {"Complete"}
     assert await team.all("Event") == []
 
@@ -197,10 +197,10 @@ async def test_runtime_that_cannot_be_read_is_retried_without_a_condition(
     async with working(proxy, team):
         proxy.stall_all(is_watch_of("trainingruntimes"))
         await team.create_runtime()
-        proxy.inject(status_answer(503, "ServiceUnavailable"), is_look_for("torch"), times=3)
+        proxy.inject(status_answer(503, "ServiceUnavailable"), is_read_of("torch"), times=3)
         await team.create_job(suspend=True)
-        await team.until_there("JobSet")
-        job = await team.until_says("Suspended", "Suspended")
+        await team.wait_until_exists("JobSet")
+        job = await team.wait_for_condition("Suspended", "Suspended")
         assert proxy.faults_left == 0
     assert set(conditions_of(job)) == {"Suspended"}
     assert await team.all("Event") == []
@@ -208,13 +208,13 @@ async def test_runtime_that_cannot_be_read_is_retried_without_a_condition(
 
 async def test_runtime_whose_read_is_forbidden_is_retried(proxy: FaultProxy, team: Team) -> None:
     async with working(proxy, team):
-        proxy.inject(status_answer(403, "Forbidden"), is_look_for("torch"))
+        proxy.inject(status_answer(403, "Forbidden"), is_read_of("torch"))
         await team.create_job(suspend=True)
-        await team.until_says("Blocked", "RuntimeNotFound")
+        await team.wait_for_condition("Blocked", "RuntimeNotFound")
         assert proxy.faults_left == 0
         await team.create_runtime()
-        await team.until_says("Suspended", "Suspended")
-        await team.until_without("Blocked")
+        await team.wait_for_condition("Suspended", "Suspended")
+        await team.wait_until_condition_removed("Blocked")
 
 
 async def test_job_is_suspended_while_its_deleted_runtime_cannot_be_read(
@@ -223,22 +223,22 @@ async def test_job_is_suspended_while_its_deleted_runtime_cannot_be_read(
     await team.create_runtime()
     async with working(proxy, team) as manager:
         await team.create_job()
-        await team.until_there("JobSet")
-        await team.until_in_use()
+        await team.wait_until_exists("JobSet")
+        await team.wait_until_in_use()
         await team.delete("TrainingRuntime", "torch")
         await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
-        await team.until_gone("TrainingRuntime", "torch")
+        await team.wait_until_deleted("TrainingRuntime", "torch")
         await team.touch(manager)
-        proxy.inject(status_answer(503, "ServiceUnavailable"), is_look_for("torch"), times=1000)
+        proxy.inject(status_answer(503, "ServiceUnavailable"), is_read_of("torch"), times=1000)
         await team.suspend(suspend=True)
 
         async def suspended() -> bool:
             return bool((await team.get("JobSet"))["spec"].get("suspend"))
 
-        await until(suspended, within=ANY_MOMENT, what="the JobSet being suspended")
+        await until(suspended, within=TEST_TIMEOUT, what="the JobSet being suspended")
 
 
-def is_look_for(runtime: str) -> Match:
+def is_read_of(runtime: str) -> Match:
     def match(request: ProxiedRequest) -> bool:
         return request.method == "GET" and request.path.endswith(f"/trainingruntimes/{runtime}")
 
@@ -281,7 +281,7 @@ class Settled:
         for settled in (self._are_settled, self._are_recorded):
             await until(settled, within=SETTLED_WITHIN, what="all being settled", every=0.3)
         for runtime in runtimes:
-            await self._team.until_in_use(runtime)
+            await self._team.wait_until_in_use(runtime)
 
     async def _are_settled(self) -> bool:
         jobs = await self._team.all("TrainJob")
@@ -343,16 +343,18 @@ async def test_restart_with_unchanged_jobs_writes_nothing(proxy: FaultProxy, tea
     async with working(proxy, team) as manager:
         await settled.settle()
         await manager.stop()
-        looked = {name: reconciles(manager, team.namespace, name) for name in settled.all}
+        reconciles_before = {
+            name: reconciles(manager, team.namespace, name) for name in settled.all
+        }
         versions = {
             kind: [each["metadata"]["resourceVersion"] for each in await team.all(kind)]
             for kind in ("TrainJob", "JobSet", "Secret", "ConfigMap", "PodGroup", "Volcano")
         }
         before = len(proxy.requests)
         manager.start()
-        await until_started(manager, 2)
-        for name, times in looked.items():
-            await team.until_looked(manager, name, times)
+        await wait_until_started(manager, 2)
+        for name, times in reconciles_before.items():
+            await team.wait_until_reconciled(manager, name, times)
         assert written(proxy, before) == []
     for kind, before_it in versions.items():
         after = [each["metadata"]["resourceVersion"] for each in await team.all(kind)]
@@ -367,20 +369,20 @@ async def test_finished_job_does_not_run_again_after_a_restart(
     async with working(proxy, team) as manager:
         for name, end in (("done", COMPLETED), ("failed", FAILED)):
             await team.create_job(name, runtime="mpi")
-            await team.until_there("JobSet", name)
-            await team.job_set_says(end, name=name)
-            await team.until_says(_END[end["type"]], end["reason"], name=name)
-        await team.until_in_use("mpi")
+            await team.wait_until_exists("JobSet", name)
+            await team.set_jobset_status(end, name=name)
+            await team.wait_for_condition(_END[end["type"]], end["reason"], name=name)
+        await team.wait_until_in_use("mpi")
         ended = {name: await team.get("TrainJob", name) for name in ("done", "failed")}
         await manager.stop()
         for name in ended:
             await team.delete("JobSet", name)
             await team.delete("Secret", f"{name}-mpi-ssh-auth")
-        looked = {name: reconciles(manager, team.namespace, name) for name in ended}
+        reconciles_before = {name: reconciles(manager, team.namespace, name) for name in ended}
         before = len(proxy.requests)
         manager.start()
-        for name, times in looked.items():
-            await team.until_looked(manager, name, times)
+        for name, times in reconciles_before.items():
+            await team.wait_until_reconciled(manager, name, times)
         assert written(proxy, before) == []
     for name, job in ended.items():
         assert await team.get("TrainJob", name) == job
@@ -403,14 +405,14 @@ async def test_objects_missing_from_the_stale_cache_are_not_created_again(
         proxy.stall_all(is_watch_of("secrets", "configmaps", "jobsets"))
         before = len(proxy.requests)
         await team.create_job(runtime="mpi")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         secret = await team.get("Secret", KEYS)
         for _ in range(3):
             await team.touch(manager)
-        await team.until_in_use("mpi")
+        await team.wait_until_in_use("mpi")
         requests = requests_since(proxy, before)
         requests.remove("PATCH trainingruntimes/mpi")
-        assert requests == LIVES["mpi"]
+        assert requests == LIFECYCLES["mpi"]
         assert await team.get("Secret", KEYS) == secret
 
 
@@ -420,7 +422,7 @@ async def test_deleted_jobset_in_a_stale_cache_is_not_recreated_by_a_change(
     await team.create_runtime()
     await team.create_job(suspend=True)
     async with working(proxy, team) as manager:
-        await team.until_says("Suspended", "Suspended")
+        await team.wait_for_condition("Suspended", "Suspended")
         await team.touch(manager)
         proxy.stall_all(is_watch_of("jobsets"))
         await team.delete("JobSet")
@@ -429,9 +431,9 @@ async def test_deleted_jobset_in_a_stale_cache_is_not_recreated_by_a_change(
             await team.touch(manager)
         assert await team.find("JobSet") is None
         proxy.reset_all()
-        made = await team.until_there("JobSet")
-        assert (made["spec"]["suspend"], made["metadata"]["generation"]) == (False, 1)
-        job = await team.until_says("Suspended", "Resumed", "False")
+        job_set = await team.wait_until_exists("JobSet")
+        assert (job_set["spec"]["suspend"], job_set["metadata"]["generation"]) == (False, 1)
+        job = await team.wait_for_condition("Suspended", "Resumed", "False")
         assert set(conditions_of(job)) == {"Suspended"}
 
 
@@ -441,13 +443,13 @@ async def test_a_status_that_the_cache_does_not_show_yet_is_not_written_again(
     await team.create_runtime()
     await team.create_job(suspend=True)
     async with working(proxy, team) as manager:
-        await team.until_says("Suspended", "Suspended")
+        await team.wait_for_condition("Suspended", "Suspended")
         await team.touch(manager)
-        await team.until_in_use()
+        await team.wait_until_in_use()
         proxy.stall_all(is_watch_of("trainjobs"))
         before = len(proxy.requests)
-        await team.job_set_says(rows=[ROW])
-        job = await team.until_rows(ROW)
+        await team.set_jobset_status(rows=[ROW])
+        job = await team.wait_for_jobs_status(ROW)
         for _ in range(3):
             await team.touch(manager, kind="JobSet")
         assert requests_since(proxy, before) == [STATUS]
@@ -477,8 +479,8 @@ async def test_write_with_lost_response_is_not_repeated(
         for plural in (*CHILDREN[runtime], "trainjobs"):
             proxy.inject(Cut(0, reset=True), is_write_of(plural))
         await team.create_job(runtime=runtime, suspend=True)
-        await team.until_there("JobSet")
-        job = await team.until_says("Suspended", "Suspended")
+        await team.wait_until_exists("JobSet")
+        job = await team.wait_for_condition("Suspended", "Suspended")
         assert proxy.faults_left == 0
     assert set(conditions_of(job)) == {"Suspended"}
     assert await team.all("Event") == []
@@ -494,10 +496,10 @@ async def test_deleted_keys_are_created_again_when_the_jobset_changes(
     await team.create_runtime("mpi")
     async with working(proxy, team):
         await team.create_job(runtime="mpi")
-        await team.until_there("JobSet")
+        await team.wait_until_exists("JobSet")
         before = await team.get("Secret", KEYS)
         await team.delete("Secret", KEYS)
-        await team.job_set_says(rows=[ROW])  # as when pods cannot start for want of the Secret
-        after = await team.until_there("Secret", KEYS)
+        await team.set_jobset_status(rows=[ROW])  # as when pods cannot start for want of the Secret
+        after = await team.wait_until_exists("Secret", KEYS)
     assert after["data"].keys() == before["data"].keys()
     assert after["metadata"]["uid"] != before["metadata"]["uid"]

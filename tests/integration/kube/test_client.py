@@ -127,7 +127,7 @@ async def test_field_of_another_manager_is_taken_only_by_force(
     assert (await client.get(CONFIG_MAPS, key))["data"] == {"color": "blue"}
 
 
-async def test_an_applied_uid_keeps_a_deleted_object_from_coming_back(
+async def test_applied_uid_prevents_recreation_of_a_deleted_object(
     client: Client, key: ObjectKey
 ) -> None:
     created = await client.create(CONFIG_MAPS, config_map(key.namespace))
@@ -195,7 +195,7 @@ async def test_the_propagation_of_a_delete_reaches_the_server(
     assert left["metadata"]["finalizers"] == ["foregroundDeletion"]
 
 
-async def test_a_dry_run_leaves_everything_as_it_was(client: Client, key: ObjectKey) -> None:
+async def test_dry_run_changes_nothing(client: Client, key: ObjectKey) -> None:
     red, blue = (config_map(key.namespace, color=color) for color in ("red", "blue"))
     assert (await client.create(CONFIG_MAPS, red, dry_run=True))["data"] == {"color": "red"}
     await client.apply(CONFIG_MAPS, red, field_manager="painter", dry_run=True)

@@ -219,7 +219,7 @@ async def test_exec_plugin_without_output_is_reported(
         await load_connection(path)
 
 
-async def test_a_name_in_the_servers_certificate_can_be_given(kubeconfig: Kubeconfig) -> None:
+async def test_server_name_of_the_certificate_can_be_set(kubeconfig: Kubeconfig) -> None:
     [admin] = kubeconfig.admin["contexts"]
     path = kubeconfig.write({}, **{"tls-server-name": "kubernetes.default.svc"})
     async with client_of(await load_connection(path, admin["name"])) as client:

@@ -74,7 +74,7 @@ async def test_a_kind_that_appears_later_is_found_in_the_preferred_version(
 
     other = RestMapper(transport)
     assert await other.is_served(replace(lamps, version="v1alpha1"))
-    assert await other.find(group, "Lamp") == lamps, "whatever was asked before"
+    assert await other.find(group, "Lamp") == lamps, "regardless of earlier requests"
 
     # Its group and version are known by now, and this kind is not among what is known of them.
     chairs = resource("Chair", "chairs", group=group, namespaced=False)

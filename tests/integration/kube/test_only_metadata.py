@@ -97,10 +97,10 @@ async def test_metadata_watch_delivers_initial_and_later_events_without_data(
         changed = await api.apply(secret(namespace, "a", color="red"))
         assert await next_event(events) == Upserted(metadata_only(changed), added=False)
         await api.delete(await api.path_of(changed))
-        gone = await next_event(events)
-    assert isinstance(gone, Deleted)
-    assert gone.manifest.keys() == metadata_only(created).keys()
-    assert (gone.manifest["apiVersion"], gone.manifest["kind"]) == ("v1", "Secret")
+        is_deleted = await next_event(events)
+    assert isinstance(is_deleted, Deleted)
+    assert is_deleted.manifest.keys() == metadata_only(created).keys()
+    assert (is_deleted.manifest["apiVersion"], is_deleted.manifest["kind"]) == ("v1", "Secret")
     assert not is_recorded(wire)
 
 
@@ -126,7 +126,7 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
     assert b"torch-distributed" not in wire.received
 
 
-async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_read(
+async def test_probe_returns_the_metadata_changes_nothing_and_needs_no_permission_to_read(
     control_plane: ControlPlane, wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     key, user = ObjectKey(namespace, "a"), f"prober-{namespace}"

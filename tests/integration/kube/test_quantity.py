@@ -136,7 +136,7 @@ async def test_computed_quantities_are_stored_unchanged(api: ApiClient, namespac
     assert await stored(api, namespace, texts) == texts
 
 
-async def test_the_shortest_texts_are_taken_and_refused_alike(
+async def test_shortest_texts_are_accepted_and_rejected_alike(
     api: ApiClient, namespace: str
 ) -> None:
     texts = ["", *ALPHABET, *("".join(pair) for pair in product(ALPHABET, repeat=2))]

@@ -82,7 +82,9 @@ async def test_a_body_of_more_than_a_mebibyte_is_sent(client: Client, namespace:
         await client.create(CONFIG_MAPS, config_map(namespace, text="x" * (2**20 + 1)))
 
 
-async def test_the_user_agent_names_us(transport: HttpTransport, namespace: str) -> None:
+async def test_user_agent_contains_the_project_name(
+    transport: HttpTransport, namespace: str
+) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     body = b'{"metadata": {"name": "settings"}, "data": {"color": "red"}}'
     response = await transport.request("POST", path, body=body)
@@ -175,7 +177,7 @@ async def relayed(
     await until(relay.is_left, within=15, what="the end of the relay's connections")
 
 
-async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
+async def test_watch_of_an_unresponsive_server_is_closed_without_waiting(
     relayed: tuple[SilentRelay, HttpTransport], namespace: str
 ) -> None:
     relay, transport = relayed

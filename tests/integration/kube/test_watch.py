@@ -136,7 +136,7 @@ async def test_too_old_resource_version_is_expired(client: Client) -> None:
             await take(events, 1)
 
 
-async def test_a_kind_that_is_not_served_is_an_error_when_it_begins(client: Client) -> None:
+async def test_unserved_kind_is_an_error_at_the_start(client: Client) -> None:
     unknown = resource("Thing", "things", group="nowhere.example")
     with pytest.raises(NotFoundError, match="page not found"):
         async with client.watch(unknown, timeout_seconds=60):

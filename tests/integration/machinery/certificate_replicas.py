@@ -23,7 +23,7 @@ from kftrainer.machinery.manager.clock import Clock, SystemClock
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.informers import connected, running
 
-SOON = 15.0  # seconds, on a busy machine
+TEST_TIMEOUT = 15.0  # seconds, on a busy machine
 SERVICE, SECRET = "hooks", "hooks-cert"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
@@ -58,7 +58,7 @@ class Site:
         }
 
     def webhook(self, name: str, service: str = SERVICE, bundle: str = "") -> dict[str, Any]:
-        """A webhook that nobody calls, for there is no such kind."""
+        """A webhook that is never called, since its kind does not exist."""
         reference = {"namespace": self.namespace, "name": service, "path": f"/{name}"}
         rule = {
             "apiGroups": ["nothing.example.com"],
@@ -107,7 +107,7 @@ class Site:
         else:
             await self.api.request("PUT", self.secret_path, body=manifest)
 
-    async def is_well(self, clock: Clock) -> bool:
+    async def is_healthy(self, clock: Clock) -> bool:
         """Whether the Secret is good, and all webhooks trust its authorities."""
         stored = read(await self.content(), self.identity, clock.now())
         return (
@@ -158,12 +158,12 @@ class Replica:
         async def well() -> bool:
             stored = read(await self.site.content(), self.site.identity, self.clock.now())
             return (
-                await self.site.is_well(self.clock)
+                await self.site.is_healthy(self.clock)
                 and stored.leaf is not None
                 and await self.shown() == stored.leaf.certificate
             )
 
-        await until(well, within=SOON, what="a certificate that is trusted")
+        await until(well, within=TEST_TIMEOUT, what="a certificate that is trusted")
 
 
 def _trusting(bundle: bytes) -> ssl.SSLContext:

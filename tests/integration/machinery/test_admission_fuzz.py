@@ -126,7 +126,7 @@ class FuzzedServer:
             for sample in family.samples
         }
 
-    async def is_well(self) -> bool:
+    async def is_healthy(self) -> bool:
         """Whether a good request is answered well."""
         wire = await self.wire()
         await wire.send(post(f"{JOBS}?timeout=10s", orjson.dumps(review())))
@@ -258,7 +258,7 @@ def malformed_request(rng: random.Random, path: str, body: bytes) -> bytes:  # n
 
 
 class Fuzzer:
-    """Sends requests over some connections at a time, and looks at every answer."""
+    """Sends requests over some connections at a time, and checks every response."""
 
     def __init__(self, fuzzed: FuzzedServer, paths: Collection[str]) -> None:
         self._server = fuzzed
@@ -310,14 +310,14 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
-async def test_any_request_gets_a_review_or_a_4xx(
+async def test_any_request_is_answered_with_a_review_or_a_4xx(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with no_failures(caplog):
         async with fuzzed_server() as server:
             fuzzer = Fuzzer(server, {JOBS, RUNTIMES})
             await fuzzer.run()
-            assert await server.is_well()
+            assert await server.is_healthy()
             assert server.panics == 0
     kinds, rules = (set(each) for each in zip(*server.broken_rules, strict=True))
     assert kinds == {"TrainJob", "ClusterTrainingRuntime"}
@@ -327,7 +327,7 @@ async def test_any_request_gets_a_review_or_a_4xx(
         <= {*map(str, (*Rule, *PLUGIN_RULES))}
     )
     assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
-    assert fuzzer.statuses[200] > REQUESTS / 4, "most are no longer looked at by validators"
+    assert fuzzer.statuses[200] > REQUESTS / 4, "most no longer reach a validator"
     assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}
     before, after = fuzzer.memory
     assert after < before * GROWTH, "memory grows with the number of requests"
@@ -340,7 +340,7 @@ async def test_any_request_to_the_mutating_webhook_gets_a_patch_that_applies_or_
         async with fuzzed_server() as server:
             fuzzer = Fuzzer(server, {MUTATING})
             await fuzzer.run()
-            assert await server.is_well()
+            assert await server.is_healthy()
             assert server.panics == 0
             assert not server.broken_rules, "it denies nothing"
     assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
@@ -405,7 +405,7 @@ async def test_requests_that_never_end_are_closed(caplog: pytest.LogCaptureFixtu
             async with asyncio.TaskGroup() as group:
                 beginning = [group.create_task(begin(each)) for each in unfinished()]
             # Now that all have shaken hands, a good request is not late because of that.
-            assert await server.is_well()
+            assert await server.is_healthy()
             for wire in (each.result() for each in beginning):
                 await wire.closed()
                 wire.abort()
@@ -422,7 +422,7 @@ async def test_disconnected_clients_are_released(caplog: pytest.LogCaptureFixtur
                 half.half_close()
                 await half.closed()
                 half.abort()
-            assert await server.is_well()
+            assert await server.is_healthy()
 
 
 async def test_bytes_that_are_not_tls_or_http_do_not_affect_other_clients(
@@ -440,4 +440,4 @@ async def test_bytes_that_are_not_tls_or_http_do_not_affect_other_clients(
                 reply = await wire.reply()
                 assert reply is None or reply.status == 400
                 wire.abort()
-            assert await server.is_well()
+            assert await server.is_healthy()

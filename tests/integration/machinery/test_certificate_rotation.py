@@ -27,7 +27,7 @@ from kftrainer.machinery.certs.x509 import certificates_in
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.machinery.certificate_replicas import (
     SECRET,
-    SOON,
+    TEST_TIMEOUT,
     Replica,
     Site,
     replica,
@@ -50,9 +50,7 @@ async def site(api: ApiClient, namespace: str) -> AsyncIterator[Site]:
 
 
 class TestTheFirstStart:
-    async def test_without_a_secret_makes_one(
-        self, site: Site, control_plane: ControlPlane
-    ) -> None:
+    async def test_missing_secret_is_created(self, site: Site, control_plane: ControlPlane) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
             await one.wait_ready()
             assert await one.is_trusted()
@@ -71,7 +69,7 @@ class TestTheFirstStart:
         assert (await site.api.get(site.secret_path))["metadata"]["uid"] == uid
 
     @pytest.mark.parametrize("exists", [False, True], ids=["no secret", "empty secret"])
-    async def test_of_several_at_once_makes_one_pair(
+    async def test_concurrent_replicas_create_one_pair(
         self, site: Site, control_plane: ControlPlane, exists: bool
     ) -> None:
         since = await version_now(site.api)
@@ -152,9 +150,9 @@ async def test_a_damaged_secret_is_repaired_at_once(
         await site.put_secret({**held, **damage(authority_in(held), site)})
 
         async def repaired() -> bool:
-            return await site.is_well(one.clock)
+            return await site.is_healthy(one.clock)
 
-        await until(repaired, within=SOON, what="the Secret being good again")
+        await until(repaired, within=TEST_TIMEOUT, what="the Secret being good again")
         assert await one.is_trusted(), "what was shown before, or what came after"
     async with replica(site, control_plane.kubeconfig) as another:
         await another.wait_ready()
@@ -179,9 +177,9 @@ async def test_deleted_secret_is_recreated_without_failed_calls(
         await site.api.delete(site.secret_path)
 
         async def back() -> bool:
-            return await site.is_well(one.clock)
+            return await site.is_healthy(one.clock)
 
-        await until(back, within=SOON, what="the Secret coming back")
+        await until(back, within=TEST_TIMEOUT, what="the Secret coming back")
         assert await one.shown() == before
         assert await one.is_trusted()
 
@@ -206,7 +204,7 @@ class TestTheBundle:
             async def shown() -> bool:
                 return one.serving.missing() is None
 
-            await until(shown, within=SOON, what="a certificate with no configuration")
+            await until(shown, within=TEST_TIMEOUT, what="a certificate with no configuration")
             await site.register()
             await one.wait_ready()
             assert await one.is_trusted()
@@ -240,13 +238,13 @@ def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 class ServingObserver:
     """Looks at every replica all the time, as the API server does when it calls.
 
-    A look that takes too long says nothing: the bundle may be older by then than is promised.
+    A check that takes too long is ignored: the bundle may be outdated by then.
     """
 
     def __init__(self, replicas: list[Replica], settled_after: float) -> None:
         self._replicas = replicas
         self._settled_after = settled_after
-        self.looks = 0
+        self.checks = 0
         self.untrusted: list[int] = []
         self.not_ready: list[str] = []
 
@@ -259,7 +257,7 @@ class ServingObserver:
                 began = now()
                 is_trusted = await each.is_trusted()
                 if now() - began < self._settled_after:
-                    self.looks += 1
+                    self.checks += 1
                     self.untrusted += [] if is_trusted else [number]
 
 
@@ -283,7 +281,9 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
             for _ in range(2)
         ]
         for each in replicas:
-            await until(each.is_trusted, within=SOON, what="the old certificate being trusted")
+            await until(
+                each.is_trusted, within=TEST_TIMEOUT, what="the old certificate being trusted"
+            )
         observer = ServingObserver(replicas, settled_after=SETTLED_AFTER / TIMES)
         stages: list[int] = []
 
@@ -293,14 +293,14 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
                 stages.append(len(found))
                 return old.certificate not in found
 
-            within = SOON + (OVERLAP + SETTLED_AFTER) / TIMES
+            within = TEST_TIMEOUT + (OVERLAP + SETTLED_AFTER) / TIMES
             await until(alone, within=within, what="the old authority having gone")
             for each in replicas:
                 await each.wait_ready()
 
         await observed(observer, rotated)
         shown = {await each.shown() for each in replicas}
-    assert (observer.untrusted, observer.not_ready, observer.looks > 20) == ([], [], True)
+    assert (observer.untrusted, observer.not_ready, observer.checks > 20) == ([], [], True)
     assert set(stages) == {1, 2}
     assert len(shown) == 1
 
@@ -360,7 +360,7 @@ async def permit(site: Site, user: str, *verbs: str) -> None:
     async def known() -> bool:
         return bool((await site.api.create(question))["status"]["allowed"])
 
-    await until(known, within=SOON, what="the API server knowing these rights")
+    await until(known, within=TEST_TIMEOUT, what="the API server knowing these rights")
 
 
 class TestWithFewRights:
@@ -389,7 +389,9 @@ class TestWithFewRights:
             async def is_reported() -> bool:
                 return "does not trust the certificate's authority" in (one.serving.missing() or "")
 
-            await until(is_reported, within=SOON, what="the untrusted certificate being reported")
+            await until(
+                is_reported, within=TEST_TIMEOUT, what="the untrusted certificate being reported"
+            )
             assert await one.shown() is not None
             await permit(site, user)
 
@@ -397,7 +399,7 @@ class TestWithFewRights:
                 return one.serving.missing() is None
 
             # Its pauses have not grown for long.
-            await until(ready, within=SOON, what="the API server trusting it")
+            await until(ready, within=TEST_TIMEOUT, what="the API server trusting it")
             assert await one.is_trusted()
 
     async def test_forbidden_creation_of_the_secret_is_reported(
@@ -410,7 +412,7 @@ class TestWithFewRights:
             async def is_reported() -> bool:
                 return "cannot be created" in (one.serving.missing() or "")
 
-            await until(is_reported, within=SOON, what="the failure being reported")
+            await until(is_reported, within=TEST_TIMEOUT, what="the failure being reported")
             assert await one.shown() is None
             await site.put_secret({})
             await one.wait_ready()
@@ -426,7 +428,9 @@ async def test_no_private_key_is_ever_logged(site: Site, control_plane: ControlP
                 keys |= {held[CA_KEY], held[KEY]}
                 await site.put_secret({**held, **DAMAGES[damage](authority_in(held), site)})
                 await until(
-                    lambda: site.is_well(one.clock), within=SOON, what="the Secret being good"
+                    lambda: site.is_healthy(one.clock),
+                    within=TEST_TIMEOUT,
+                    what="the Secret being good",
                 )
         held = await site.content()
         keys |= {held[CA_KEY], held[KEY]}

@@ -1,7 +1,7 @@
 """Two managers that want to lead, each in a process, on a real API server and in real time.
 
 Who led when is read from the server: what a manager writes are objects of its own, and their
-resourceVersions are the order in which the server took them, whatever anybody's clock said.
+resourceVersions are the order in which the server stored them, regardless of any clock.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from tests.support.fault_proxy import (
 )
 
 ELECTOR = Path(__file__).with_name("elector.py")
-ANY_MOMENT = 90.0  # more than it takes on a busy machine
+TEST_TIMEOUT = 90.0  # more than it takes on a busy machine
 # Longer than it takes to stop a process, and over when another may lead.
-COME_AGAIN = Answer(429, "", {"Retry-After": "8"})
+THROTTLED = Answer(429, "", {"Retry-After": "8"})
 
 
 def now() -> float:
@@ -78,7 +78,7 @@ class Journal:
             ours = (each for each in await self.writes() if each.by == name and each.at > moment)
             return next(ours, None)
 
-        return await until(found, within=ANY_MOMENT, what=f"a write of {name}")
+        return await until(found, within=TEST_TIMEOUT, what=f"a write of {name}")
 
     async def overlap(self, old: str, new: str) -> list[str]:
         """What the old leader got through to the server after the new one had begun."""
@@ -106,7 +106,7 @@ class Elector:
         self._process.send_signal(signum)
 
     async def ended(self) -> int:
-        async with asyncio.timeout(ANY_MOMENT):
+        async with asyncio.timeout(TEST_TIMEOUT):
             return await self._process.wait()
 
     def last_write_at(self) -> float:
@@ -119,7 +119,7 @@ class Elector:
 async def elector(
     kubeconfig: Path, namespace: str, lease_duration: float, log: Path
 ) -> AsyncIterator[Elector]:
-    """One that has begun to ask for the lease; its log's name is its identity."""
+    """An elector that has started to request the lease; its log's name is its identity."""
     arguments = (str(kubeconfig), namespace, log.stem, str(lease_duration))
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
@@ -130,7 +130,7 @@ async def elector(
         return "lease_waiting" in log.read_text()
 
     try:
-        await until(has_requested, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
+        await until(has_requested, within=TEST_TIMEOUT, what=f"{log.stem} requesting the lease")
         yield Elector(process, log)
     finally:
         if process.returncode is None:
@@ -192,17 +192,17 @@ def lease_spec(api: ApiClient, namespace: str) -> Callable[[], Awaitable[dict[st
 
 
 async def stop_while_a_write_waits(leader: Elector, proxy: FaultProxy) -> None:
-    """Stop a leader whose write was turned away for a while, and is due as soon as it goes on.
+    """Stop a leader whose write was rejected with a delay and is due when it continues.
 
-    At any other moment it may be luck: a leader that has asked whether it leads, and is stopped
-    before the bytes leave, sends them when it goes on.
+    At any other moment it depends on timing: a leader that has checked its lease and is stopped
+    before the bytes are sent, sends them when it continues.
     """
-    proxy.inject(COME_AGAIN, is_write)
+    proxy.inject(THROTTLED, is_write)
 
     async def is_rejected() -> bool:
         return proxy.faults_left == 0
 
-    await until(is_rejected, within=ANY_MOMENT, what="a write being turned away")
+    await until(is_rejected, within=TEST_TIMEOUT, what="a write being turned away")
     leader.send(signal.SIGSTOP)
 
 
@@ -220,7 +220,7 @@ async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
     await stop_while_a_write_waits(first, proxy)
     await journal.first_of("second")
     if not sees_the_lease:
-        # No answer will tell it what has happened: it must know from the clock. Its writes would
+        # No response reports what has happened: the clock must show it. Its writes would
         # get through all the same.
         proxy.inject(Stall(), is_of_the_lease, times=1000)
     first.send(signal.SIGCONT)

@@ -238,15 +238,15 @@ async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
         assert len(witness.events) > 1000
 
 
-async def test_a_slow_handler_gets_the_last_state_of_everything(
+async def test_slow_handler_receives_the_last_state_of_every_object(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     busy = asyncio.get_running_loop()
 
     def slow(change: object) -> None:
-        until_then = busy.time() + 0.01
-        while busy.time() < until_then:
+        deadline = busy.time() + 0.01
+        while busy.time() < deadline:
             pass
 
     informer.add_handler(slow)

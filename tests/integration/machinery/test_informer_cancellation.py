@@ -31,7 +31,7 @@ from tests.support.informers import CONFIG_MAPS, RecordingHandler, Server, agree
 MODULES = (informer, list_watcher, delta_queue, source, time_slices)
 EXPIRED = status_answer(410, "Expired")
 STREAMS_NO_LISTS = status_answer(422, "Invalid")
-SOON = 30.0
+TEST_TIMEOUT = 30.0
 LONGEST_DELAY = 60.0  # who sleeps longer guards a watch
 SILENT_SECONDS = 121.0
 
@@ -61,7 +61,7 @@ async def happens(condition: Callable[[], bool], what: str) -> None:
     async def check() -> bool:
         return condition()
 
-    await until(check, within=SOON, what=what, every=0.001)
+    await until(check, within=TEST_TIMEOUT, what=what, every=0.001)
 
 
 class Environment:
@@ -120,7 +120,7 @@ class Scenario:
         await self.informer.wait_synced()
         await self._update_during_delivery()
         await self._environment.server.delete("news")
-        await happens(lambda: not self._has_latest_data, "the delete being heard of")
+        await happens(lambda: not self._has_latest_data, "the delete being received")
         await self._expiry()
         await self._stay_silent()
 
@@ -128,12 +128,12 @@ class Scenario:
         await at_rest()
         self._clock.resumed.clear()
         self.informer.add_handler(RecordingHandler())
-        await happens(lambda: self._clock.paused == 1, "the first object being told")
+        await happens(lambda: self._clock.paused == 1, "the first object being delivered")
         await self._environment.server.put("news", **self._data)
         await happens(lambda: self._clock.paused == 2, "the news being read")
         await at_rest()
         self._clock.resumed.set()
-        await happens(lambda: self._has_latest_data, "the news being heard of")
+        await happens(lambda: self._has_latest_data, "the update being received")
 
     async def _expiry(self) -> None:
         """The watch is cut and cannot be resumed; the new list has to be read in pages."""
@@ -151,7 +151,7 @@ class Scenario:
             is_listed = any(each.is_list for each in proxy.requests[before:])
             return is_listed and self._environment.is_watched
 
-        await until(is_over, within=SOON, what="another watch", every=0.001)
+        await until(is_over, within=TEST_TIMEOUT, what="another watch", every=0.001)
 
     async def _stay_silent(self) -> None:
         """Nothing arrives, so the informer reads the server's version and watches again."""
@@ -181,7 +181,7 @@ async def perform(scenario: Scenario, canceller: Canceller) -> bool:
             stop.set()
         scenario_task.cancel()
         cancelling.cancel()
-        await asyncio.wait((work,), timeout=SOON)
+        await asyncio.wait((work,), timeout=TEST_TIMEOUT)
         runs_on = [task.get_name() for task in canceller.still_running]
         await canceller.end_by_force()
     assert runs_on == [], f"cancelled at {canceller.cancelled_at}"
@@ -249,7 +249,7 @@ async def a_fresh_start(client: Client, server: Server) -> None:
     witness = RecordingHandler()
     fresh = Informer(client, CONFIG_MAPS, clock=FakeClock(), namespace=server.namespace)
     fresh.add_handler(witness)
-    async with running(fresh), asyncio.timeout(SOON):
+    async with running(fresh), asyncio.timeout(TEST_TIMEOUT):
         await fresh.wait_synced()
         await agreement(fresh, server, witness)
 
@@ -264,7 +264,7 @@ def waits_in(module: ModuleType) -> Iterator[tuple[str, range]]:
             yield file, range(node.lineno, node.body[0].lineno)
 
 
-def never_waited_at(tried: Set[Wait]) -> list[str]:
+def unreached_waits(tried: Set[Wait]) -> list[str]:
     """The places of the informer's text that none of these waits were in."""
     known = {place for wait in tried for place in wait.places}
     return [
@@ -275,7 +275,7 @@ def never_waited_at(tried: Set[Wait]) -> list[str]:
     ]
 
 
-async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_start(
+async def test_cancellation_at_any_await_leaves_no_tasks_and_another_can_start(
     proxy: FaultProxy, server: Server, collect_errors: list[dict[str, Any]]
 ) -> None:
     for name in ("a", "b", "c"):
@@ -296,4 +296,4 @@ async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_s
             break
         tried.add(wait)
     assert collect_errors == []
-    assert never_waited_at(tried) == []
+    assert unreached_waits(tried) == []

@@ -267,7 +267,7 @@ async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, serv
 
 
 @pytest.mark.parametrize("answer", [BROKEN, LATE], ids=["500", "504"])
-async def test_a_burst_of_errors_is_outlived_without_a_rush(
+async def test_burst_of_errors_is_retried_with_delays(
     proxy: FaultProxy, server: Server, answer: Answer
 ) -> None:
     async with synced_cluster(proxy, server, times=10) as cluster:
@@ -327,7 +327,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 return False
             return True
 
-        async def gone(name: str) -> bool:
+        async def is_deleted(name: str) -> bool:
             try:
                 await server.delete(name)
             except ApiError as error:
@@ -346,7 +346,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 await until(lambda: put("after"), within=60, what=f"{part.name} being back")
                 changed = partial(put, "changed", part.name)
                 await until(changed, within=60, what="a change of what was there")
-                await until(lambda: gone("after"), within=60, what="an end")
+                await until(lambda: is_deleted("after"), within=60, what="an end")
                 await cluster.agreement(within=60)
             assert len(proxy.requests) < 60
 

@@ -28,10 +28,10 @@ CLOCK = SystemClock()
 @pytest.fixture
 async def servers(control_plane: ControlPlane, api: ApiClient) -> list[Server]:
     """Three namespaces, with an object each."""
-    made = [Server(api, await control_plane.create_namespace(api)) for _ in range(3)]
-    for server in made:
+    servers = [Server(api, await control_plane.create_namespace(api)) for _ in range(3)]
+    for server in servers:
         await server.put("a", x="1")
-    return made
+    return servers
 
 
 async def permit(api: ApiClient, user: str, namespace: str) -> None:
@@ -70,10 +70,10 @@ async def client(control_plane: ControlPlane, servers: list[Server]) -> AsyncIte
 
 @pytest.fixture
 def informer(client: Client, servers: list[Server]) -> AnyInformer[Manifest]:
-    def make(namespace: str | None) -> Informer[Manifest]:
+    def new_informer(namespace: str | None) -> Informer[Manifest]:
         return Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=namespace)
 
-    return in_namespaces(CONFIG_MAPS, [each.namespace for each in servers[:2]], make)
+    return in_namespaces(CONFIG_MAPS, [each.namespace for each in servers[:2]], new_informer)
 
 
 async def test_namespaced_permissions_suffice_and_other_namespaces_are_not_read(
@@ -120,7 +120,7 @@ class Recording:
         return DONE
 
 
-async def test_a_controller_watches_it_like_any_informer(
+async def test_controller_watches_it_like_any_informer(
     informer: AnyInformer[Manifest], servers: list[Server]
 ) -> None:
     cache = Cache()

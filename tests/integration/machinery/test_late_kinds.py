@@ -66,10 +66,10 @@ async def definition(api: ApiClient) -> AsyncIterator[str]:
     path = await api.path_of(DEFINITION)
     yield path
     if await api.get_or_none(path) is not None:
-        await gone(api, path)
+        await is_deleted(api, path)
 
 
-async def gone(api: ApiClient, path: str) -> None:
+async def is_deleted(api: ApiClient, path: str) -> None:
     """Deinstall the kind."""
     await api.delete(path)
 
@@ -111,7 +111,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
         rng=Random(1),  # noqa: S311
     )
 
-    async def until_stored(*names: str) -> None:
+    async def wait_until_stored(*names: str) -> None:
         async def equal() -> bool:
             return {key.name for key in witness.known} == set(names)
 
@@ -128,13 +128,13 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
         )
         await api.apply_crd(DEFINITION)
         await api.apply(bell(namespace, "first"))
-        await until_stored("first")
+        await wait_until_stored("first")
         assert (reported, late.installed(BELLS)) == ([CONFIG_MAPS, BELLS], True)
         await api.apply(bell(namespace, "second"))
-        await until_stored("first", "second")
+        await wait_until_stored("first", "second")
 
-        await gone(api, definition)
-        await until_stored()
+        await is_deleted(api, definition)
+        await wait_until_stored()
         # A watch outlives its kind for a while: end it.
         proxy.requests.clear()
         proxy.reset_all()
@@ -147,7 +147,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
 
         await api.apply_crd(DEFINITION)
         await api.apply(bell(namespace, "third"))
-        await until_stored("third")
+        await wait_until_stored("third")
         assert [each["metadata"]["name"] for each in cache.list(BELLS)] == ["third"]
         stop.set()
     assert (reported, witness.inconsistencies) == ([CONFIG_MAPS, BELLS], [])

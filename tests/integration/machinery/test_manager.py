@@ -254,7 +254,7 @@ async def config_maps_in(api: ApiClient, namespace: str) -> list[dict[str, Any]]
     return found
 
 
-async def test_the_lease_is_given_back_when_the_manager_stops(
+async def test_lease_is_released_when_the_manager_stops(
     client: Client, api: ApiClient, namespace: str
 ) -> None:
     slow, stop = Slow(namespace), asyncio.Event()

@@ -90,7 +90,7 @@ async def test_events_recorded_before_shutdown_are_written(
     assert len(await events_about(api, involved)) == 5
 
 
-async def test_an_event_about_something_in_no_namespace_is_accepted(
+async def test_event_about_a_cluster_scoped_object_is_accepted(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     involved = await api.get(f"/api/v1/namespaces/{namespace}")

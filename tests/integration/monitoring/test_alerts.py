@@ -70,12 +70,12 @@ def test_they_fire_when_they_should_and_only_then(
     promtool(promtool_program, tmp_path, "test", "rules", case.name)
 
 
-def test_each_is_seen_to_fire_and_seen_not_to(alerts: dict[str, Rule]) -> None:
+def test_each_alert_is_tested_firing_and_not_firing(alerts: dict[str, Rule]) -> None:
     fires, is_quiet = set(), set()
     for case in CASES:
         for test in yaml.safe_load(case.read_text())["tests"]:
-            for look in test.get("alert_rule_test", ()):
-                (fires if look.get("exp_alerts") else is_quiet).add(look["alertname"])
+            for alert_case in test.get("alert_rule_test", ()):
+                (fires if alert_case.get("exp_alerts") else is_quiet).add(alert_case["alertname"])
     assert fires == set(alerts)
     assert is_quiet == set(alerts)
 
@@ -113,7 +113,7 @@ def test_rule_file_is_valid_for_prometheus(promtool_program: Path) -> None:
     promtool(promtool_program, files, "check", "rules", "--lint=all", "alerts.yaml")
 
 
-def test_alerts_can_be_left_out_and_weighed_otherwise(
+def test_alerts_can_be_disabled_and_have_other_severities(
     helm_program: Path, alerts: dict[str, Rule]
 ) -> None:
     on_jobs = [name for name in alerts if "TrainJob" in name]

@@ -30,7 +30,7 @@ class ManagerEndpoints:
         self._probes = probes
         self._metrics = metrics
 
-    async def until_check_reports(self, check: str, words: str) -> None:
+    async def wait_until_check_reports(self, check: str, words: str) -> None:
         """Wait until this check of readiness fails with these words."""
 
         async def reports() -> bool:
@@ -42,7 +42,7 @@ class ManagerEndpoints:
 
         await until(reports, within=WITHIN, what=f"a probe that reports {words}")
 
-    async def until_metrics_report(self, *wanted: str) -> None:
+    async def wait_until_metrics_report(self, *wanted: str) -> None:
         """Wait until all of these lines are among the metrics."""
 
         async def report() -> bool:
@@ -99,12 +99,12 @@ async def test_manager_is_up_and_not_ready_while_the_ca_bundle_is_missing(
     await allow(api, user, ["create", "update"], ["secrets"], name=f"{user}-secrets")
     flags = webhook_flags(webhook_port)
     async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as endpoints:
-        await endpoints.until_check_reports(
+        await endpoints.wait_until_check_reports(
             "webhooks", "does not trust the certificate's authority"
         )
-        await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=0))
+        await endpoints.wait_until_metrics_report(*readiness(caches=1, stopping=1, webhooks=0))
         await allow(api, user, ["update"], CONFIGURATIONS, name=f"{user}-configurations")
-        await endpoints.until_metrics_report(*readiness(caches=1, stopping=1, webhooks=1))
+        await endpoints.wait_until_metrics_report(*readiness(caches=1, stopping=1, webhooks=1))
 
 
 async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
@@ -117,7 +117,7 @@ async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
     out_of_date = f'kftrainer_shipped_runtime_out_of_date{{runtime="{name}"}}'
     flags = ("--runtimes", str(tmp_path))
     async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as endpoints:
-        await endpoints.until_metrics_report(f"{out_of_date} 1")
+        await endpoints.wait_until_metrics_report(f"{out_of_date} 1")
         runtimes = ["clustertrainingruntimes"]
         await allow(api, user, ["create", "patch"], runtimes, name=f"{user}-runtimes")
-        await endpoints.until_metrics_report(f"{out_of_date} 0")
+        await endpoints.wait_until_metrics_report(f"{out_of_date} 0")

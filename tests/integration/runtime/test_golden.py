@@ -27,7 +27,7 @@ SHAPE = Shape(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """An API server with JobSets and PodGroups, and nobody who acts on them."""
+    """An API server with JobSets and PodGroups, without their controllers."""
     async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
         yield plane
 
@@ -40,7 +40,7 @@ async def transport(plane: ControlPlane) -> AsyncIterator[StrictTransport]:
 
 
 def jobs_of(jobset: Manifest, namespace: str) -> Iterator[Manifest]:
-    """A Job of each replicated job, as the JobSet controller would make it."""
+    """A Job of each replicated job, as the JobSet controller would create it."""
     claims = [
         {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-demo"}}
         for policy in jobset["spec"].get("volumeClaimPolicies") or ()

@@ -19,7 +19,7 @@ PODS = 25  # in each namespace
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 HALVES = ("limits", "requests")
 # Seconds for which LimitRanger caches that a namespace has no LimitRanges.
-FOUND_NONE_FOR = 30.0
+EMPTY_LIST_CACHED_FOR = 30.0
 FORBIDDEN = 403
 SETS: dict[str, tuple[Object, ...]] = {
     "both": (
@@ -49,7 +49,7 @@ AMOUNTS: dict[str, tuple[Any, ...]] = {
     "memory": ("1Gi", "512Mi", "1.5Gi", "129e6", 1048576),
     STORAGE: ("1Gi", "5e9", "1536Mi"),
 }
-PLENTY = {"cpu": "512", "memory": "1Ti"}
+LARGE_AMOUNTS = {"cpu": "512", "memory": "1Ti"}
 
 
 def limit_range(n: int, item: Object, namespace: str) -> Object:
@@ -114,11 +114,11 @@ class Specs:
     def _of_the_pod(self, requested: Any) -> Object:
         """The containers' total, set for the pod where the server would not compute it."""
         resources: Object = {"limits": {}, "requests": {}}
-        for name, plenty in PLENTY.items():
+        for name, amount in LARGE_AMOUNTS.items():
             if name in requested or self._rng.random() < 0.5:
-                resources["requests"][name] = plenty
+                resources["requests"][name] = amount
             if name not in resources["requests"] or self._rng.random() < 0.5:
-                resources["limits"][name] = plenty
+                resources["limits"][name] = amount
         return resources
 
 
@@ -135,7 +135,7 @@ async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) ->
         return await api.request("POST", path, query={"dryRun": "All"}, body=body)
 
     clock = asyncio.get_running_loop()
-    refreshed_at = clock.time() + FOUND_NONE_FOR
+    refreshed_at = clock.time() + EMPTY_LIST_CACHED_FOR
     await probe()
     ranges = [await api.create(limit_range(n, item, namespace)) for n, item in enumerate(items)]
     wanted = {

@@ -1,4 +1,4 @@
-"""What pods ask for, as the API server's quota counts it: by the same rules as the scheduler."""
+"""Requests of pods as the API server's quota counts them, by the rules of the scheduler."""
 
 from collections.abc import AsyncIterator
 from random import Random
@@ -134,11 +134,13 @@ class Pods:
 
     def one(self) -> Object:
         whole = self._rng.random() < 0.4
-        sure = () if whole else ("cpu", "memory")  # a quota refuses pods that leave these open
+        required = () if whole else ("cpu", "memory")  # a quota refuses pods that leave these open
         spec: Object = {
-            "containers": [self._container(f"c{n}", sure) for n in range(self._rng.choice((1, 3)))],
+            "containers": [
+                self._container(f"c{n}", required) for n in range(self._rng.choice((1, 3)))
+            ],
             "initContainers": [
-                {**self._container(f"i{n}", sure), **self._rng.choice(({}, ALWAYS))}
+                {**self._container(f"i{n}", required), **self._rng.choice(({}, ALWAYS))}
                 for n in range(self._rng.choice((0, 1, 2, 4)))
             ],
         }
@@ -156,13 +158,13 @@ class Pods:
             override = {"requests": {GPU: self._rng.choice(GPUS)}}
         return merge_resources(base, override)
 
-    def _container(self, name: str, sure: tuple[str, ...]) -> Object:
-        return {"name": name, **IMAGE, "resources": self._resources(sure)}
+    def _container(self, name: str, required: tuple[str, ...]) -> Object:
+        return {"name": name, **IMAGE, "resources": self._resources(required)}
 
-    def _resources(self, sure: tuple[str, ...] = ()) -> Object:
+    def _resources(self, required: tuple[str, ...] = ()) -> Object:
         resources: Object = {"limits": {}, "requests": {}}
         for resource, amounts in (("cpu", CPUS), ("memory", MEMORY_AMOUNTS), (STORAGE, STORAGES)):
-            if resource in sure or self._rng.random() < 0.5:
+            if resource in required or self._rng.random() < 0.5:
                 self._request(resources, resource, amounts)
         for resource, amounts in ((PAGES, PAGE_AMOUNTS), (GPU, GPUS)):
             needs_cpu_or_memory = resource == PAGES and not _has_cpu_or_memory(resources)
@@ -187,9 +189,9 @@ class Pods:
         """Enough for the containers together, which the server insists on."""
         requested = pod_requests(spec)
         resources: Object = {"limits": {}, "requests": {}}
-        for name, plenty in self._rng.choice((CPU_OF_PODS, MEMORY_OF_PODS, BOTH_OF_PODS)).items():
+        for name, amount in self._rng.choice((CPU_OF_PODS, MEMORY_OF_PODS, BOTH_OF_PODS)).items():
             half = self._rng.choice(("limits", "requests"))
-            resources[half][name] = plenty
+            resources[half][name] = amount
             if half == "limits" and self._rng.random() < 0.5:
                 resources["requests"][name] = str(requested.get(name, ZERO))
         if self._rng.random() < 0.5:

@@ -153,8 +153,8 @@ def plain(*jobs: Object) -> Object:
 def mpi(*jobs: Object, launcher_is_node: bool = True, nodes: int = 1, **policy: Any) -> Object:
     """A runtime for MPI: a launcher and workers, unless the jobs are given."""
     fields = {"runLauncherAsNode": launcher_is_node, **policy}
-    made = [*jobs] or [worker(), launcher()]
-    return runtime_of(jobs=made, mlPolicy={"numNodes": nodes, "mpi": fields})
+    replicated_jobs = [*jobs] or [worker(), launcher()]
+    return runtime_of(jobs=replicated_jobs, mlPolicy={"numNodes": nodes, "mpi": fields})
 
 
 def worker(**container: Any) -> Object:

@@ -19,7 +19,7 @@ from kftrainer.runtime.validation.rules import Rule
 from tests.integration.webhooks.cases import placed
 from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
 from tests.support.managers import ManagerProcess
-from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+from tests.support.webhooks import AdmissionClient, admission_client_for, admitting_manager
 
 SHAPE = Shape(
     crds=(versions.JOBSET_MANIFESTS, versions.COSCHEDULING_MANIFESTS, versions.VOLCANO_MANIFESTS)
@@ -30,7 +30,7 @@ CLUSTER_KIND = "ClusterTrainingRuntime"
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """An API server that serves all kinds that we make."""
+    """An API server that serves all kinds that the manager creates."""
     async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
         yield plane
 
@@ -46,10 +46,10 @@ async def stored_before(plane: ControlPlane) -> None:
     """Runtimes that were stored without validation and would be rejected now."""
     async with plane.client() as api:
         for name, manifest in STORED_BEFORE.items():
-            await until_stored(api, placed(manifest, CLUSTER_KIND, name, ""))
+            await wait_until_stored(api, placed(manifest, CLUSTER_KIND, name, ""))
 
 
-async def until_stored(api: ApiClient, manifest: Object) -> None:
+async def wait_until_stored(api: ApiClient, manifest: Object) -> None:
     """Create the object; until the API server has forgotten the webhook of earlier tests."""
 
     async def stored() -> bool:
@@ -79,6 +79,6 @@ def check_rules_are_named(manager: ManagerProcess) -> None:
 
 
 @pytest.fixture
-def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
+def user(api: ApiClient, manager: ManagerProcess) -> AdmissionClient:
     """A user who applies objects while the webhook is called."""
-    return applicant_with(api, manager)
+    return admission_client_for(api, manager)

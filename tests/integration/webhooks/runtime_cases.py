@@ -339,8 +339,8 @@ HINTS = (
         runtime_of(
             jobs=[job_with(pod={"schedulerName": "volcano"})], podGroupPolicy={"volcano": {}}
         ),
-        "spec.podGroupPolicy.volcano: the pods of node name no scheduler that would start them "
-        "together: give them schedulerName: volcano",
+        "spec.podGroupPolicy.volcano: the pods of node have no schedulerName and may not start "
+        "together: set schedulerName: volcano",
         variant="volcano",
         is_warning=True,
     ),
@@ -350,8 +350,8 @@ HINTS = (
         runtime_of(
             jobs=[job_with(pod={"schedulerName": "gangs"})], podGroupPolicy={"coscheduling": {}}
         ),
-        "spec.podGroupPolicy.coscheduling: the pods of node name no scheduler that would start "
-        "them together: give them schedulerName, unless the default scheduler has the plugin",
+        "spec.podGroupPolicy.coscheduling: the pods of node have no schedulerName and may not "
+        "start together: set schedulerName, unless the default scheduler has the plugin",
         variant="coscheduling",
         is_warning=True,
     ),

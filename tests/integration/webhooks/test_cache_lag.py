@@ -17,7 +17,7 @@ from tests.support.fault_proxy import (
     running_proxy,
     status_answer,
 )
-from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+from tests.support.webhooks import AdmissionClient, admission_client_for, admitting_manager
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy
 @pytest_asyncio.fixture
 async def user(
     plane: ControlPlane, proxy: FaultProxy, api: ApiClient, namespace: str
-) -> AsyncIterator[Applicant]:
+) -> AsyncIterator[AdmissionClient]:
     """A user who applies objects while the manager's watches deliver nothing.
 
     A runtime `known` has been there before.
@@ -43,7 +43,7 @@ async def user(
     await api.create(placed(torch(), "TrainingRuntime", "known", namespace))
     async with admitting_manager(plane, kubeconfig=proxy.kubeconfig) as manager:
         proxy.stall_all(lambda request: request.is_watch)
-        yield applicant_with(api, manager)
+        yield admission_client_for(api, manager)
 
 
 def job_set_of(job: Object) -> Object:
@@ -65,7 +65,7 @@ def job_set_of(job: Object) -> Object:
 
 
 async def test_runtime_missing_from_the_cache_is_read_from_the_server(
-    user: Applicant, namespace: str
+    user: AdmissionClient, namespace: str
 ) -> None:
     for kind in KINDS:
         job = job_on(kind, namespace, namespace)
@@ -89,7 +89,7 @@ CHANGES: dict[str, Object] = {
 
 
 async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_show(
-    user: Applicant, namespace: str
+    user: AdmissionClient, namespace: str
 ) -> None:
     job = job_on("TrainingRuntime", "known", namespace, suspend=True)
     created = await user.create(job)
@@ -106,7 +106,7 @@ async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_sh
 
 
 async def test_edit_is_refused_while_the_jobset_cannot_be_read(
-    user: Applicant, proxy: FaultProxy, api: ApiClient, namespace: str
+    user: AdmissionClient, proxy: FaultProxy, api: ApiClient, namespace: str
 ) -> None:
     job = job_on("TrainingRuntime", "known", namespace, suspend=True)
     assert (await user.create(job)).accepted
@@ -117,7 +117,7 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
     for fault in (status_answer(500, "InternalError"), Stall()):
         proxy.inject(fault, is_read_of_the_job_set, times=10)
         change = {"spec": CHANGES["spec.trainer.image"]}
-        outcome = await applicant_with(api).patch(job, change, dry_run=True)
+        outcome = await admission_client_for(api).patch(job, change, dry_run=True)
         assert (outcome.status, outcome.body["reason"]) == (503, "ServiceUnavailable")
         assert (
             outcome.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
@@ -130,7 +130,7 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
 
 
 async def test_objects_referenced_by_such_a_runtime_are_read(
-    user: Applicant, namespace: str
+    user: AdmissionClient, namespace: str
 ) -> None:
     ranked = placed(volcano(priorityClassName=namespace), "TrainingRuntime", "ranked", namespace)
     assert (await user.create(ranked)).accepted

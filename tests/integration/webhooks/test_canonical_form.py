@@ -22,7 +22,7 @@ from tests.support.go_clients import written_by_go
 from tests.support.objects import train_job
 from tests.support.other_releases import KUEUE_ENTRY
 from tests.support.random_objects import mutants
-from tests.support.webhooks import Applicant
+from tests.support.webhooks import AdmissionClient
 
 pytestmark = pytest.mark.integration
 
@@ -66,12 +66,12 @@ TRAINER: Object = {
 
 
 @pytest_asyncio.fixture
-async def namespace_with_runtime(user: Applicant, namespace: str) -> str:
+async def namespace_with_runtime(user: AdmissionClient, namespace: str) -> str:
     await user.apply(placed(torch(), KIND, "torch", namespace))
     return namespace
 
 
-async def created(user: Applicant, namespace: str, **spec: Any) -> Object:
+async def created(user: AdmissionClient, namespace: str, **spec: Any) -> Object:
     """The TrainJob as it is stored."""
     job = job_on(KIND, "torch", namespace, **deepcopy({**FROM_CLIENTS, **spec}))
 
@@ -84,7 +84,7 @@ async def created(user: Applicant, namespace: str, **spec: Any) -> Object:
 
 
 async def test_job_is_stored_in_canonical_form(
-    user: Applicant, namespace_with_runtime: str
+    user: AdmissionClient, namespace_with_runtime: str
 ) -> None:
     spec = (await created(user, namespace_with_runtime))["spec"]
     [patch] = spec["runtimePatches"]
@@ -95,7 +95,7 @@ async def test_job_is_stored_in_canonical_form(
 
 
 async def test_job_that_a_go_client_writes_back_is_unchanged(
-    user: Applicant, namespace_with_runtime: str
+    user: AdmissionClient, namespace_with_runtime: str
 ) -> None:
     stored = await created(user, namespace_with_runtime)
     outcome = await user.replace_now(stored, written_by_go)
@@ -105,7 +105,7 @@ async def test_job_that_a_go_client_writes_back_is_unchanged(
 
 
 async def test_applying_the_same_manifest_again_changes_nothing(
-    user: Applicant, namespace_with_runtime: str
+    user: AdmissionClient, namespace_with_runtime: str
 ) -> None:
     stored = await created(user, namespace_with_runtime)
     job = job_on(KIND, "torch", namespace_with_runtime, **deepcopy(FROM_CLIENTS))
@@ -116,7 +116,7 @@ async def test_applying_the_same_manifest_again_changes_nothing(
 
 
 async def test_kueue_admits_a_job_with_its_patch(
-    user: Applicant, namespace_with_runtime: str
+    user: AdmissionClient, namespace_with_runtime: str
 ) -> None:
     stored = await created(user, namespace_with_runtime)
     pod = {"spec": {"nodeSelector": {"pool": "a"}, "tolerations": []}}
@@ -141,7 +141,7 @@ async def test_kueue_admits_a_job_with_its_patch(
 
 
 async def test_jobs_beyond_a_limit_are_rejected_by_the_validator(
-    user: Applicant, namespace_with_runtime: str
+    user: AdmissionClient, namespace_with_runtime: str
 ) -> None:
     annotations = {f"a{number}": "x" * 1000 for number in range(256)}
     large = job_on(KIND, "torch", namespace_with_runtime, annotations=annotations, labels={})
@@ -168,7 +168,7 @@ def mutated(manifest: Manifest) -> Manifest:
 
 
 async def test_schema_errors_are_those_found_offline(
-    user: Applicant, plane: ControlPlane, namespace: str
+    user: AdmissionClient, plane: ControlPlane, namespace: str
 ) -> None:
     connection = await load_connection(plane.kubeconfig)
     differences, statuses = [], set()

@@ -1,4 +1,4 @@
-"""What may be changed in a TrainJob that a JobSet has been made from, and when."""
+"""Which fields of a TrainJob with a JobSet may be changed, and when."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,7 +9,7 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from tests.integration.controllers.team import COMPLETED, FAILED, JOB, Team
 from tests.integration.webhooks.cases import NODE, job_on, job_with, merge_patch, placed, torch
-from tests.support.webhooks import AdmissionOutcome, Applicant
+from tests.support.webhooks import AdmissionClient, AdmissionOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +19,7 @@ MUTABLE_OF_PATCHES = (
     "except labels and annotations of the JobSet and of the pods, and nodeSelector, tolerations "
     "and schedulingGates of the pods"
 )
-# What is told, by the rules' names in docs/admission.md.
+# Messages by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
         "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"
@@ -90,14 +90,14 @@ def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Obj
 class JobEditor:
     """A TrainJob with its JobSet, and a user who changes it."""
 
-    def __init__(self, team: Team, user: Applicant) -> None:
+    def __init__(self, team: Team, user: AdmissionClient) -> None:
         self.team = team
         self.user = user
 
     async def start(self, runtime: Object = RUNTIME, **spec: Any) -> Object:
         """Create runtime and TrainJob; the TrainJob, once the manager has seen its JobSet."""
         await self.create(runtime, **spec)
-        await self.team.until_there("JobSet")
+        await self.team.wait_until_exists("JobSet")
         return await self.jobs_are(ROWS if spec.get("suspend") else ACTIVE_ROWS)
 
     async def create(self, runtime: Object, **spec: Any) -> None:
@@ -109,8 +109,8 @@ class JobEditor:
 
     async def jobs_are(self, rows: list[Object]) -> Object:
         """Set the JobSet's status; return the TrainJob once the manager has processed it."""
-        await self.team.job_set_says(rows=rows)
-        return await self.team.until_rows(*rows)
+        await self.team.set_jobset_status(rows=rows)
+        return await self.team.wait_for_jobs_status(*rows)
 
     async def change(self, *, dry_run: bool = True, **spec: Any) -> AdmissionOutcome:
         """Change fields of the spec in three ways, which must be answered alike; the last answer.
@@ -136,7 +136,7 @@ class JobEditor:
 
 
 @pytest_asyncio.fixture
-async def editor(user: Applicant, api: ApiClient, namespace: str) -> AsyncIterator[JobEditor]:
+async def editor(user: AdmissionClient, api: ApiClient, namespace: str) -> AsyncIterator[JobEditor]:
     yield JobEditor(Team(api, namespace), user)
 
 
@@ -166,8 +166,8 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, editor: JobEdit
     check_accepted(await editor.change(**gates))
     await editor.jobs_are(ACTIVE_ROWS)
     outcome = await editor.change(**gates)
-    said = denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-while-active")
-    errors = (said.format(row["name"]) for row in ROWS)
+    message = denial_message(f"spec.{dialect}", f"{RULES_OF[dialect]}-while-active")
+    errors = (message.format(row["name"]) for row in ROWS)
     assert outcome.denial == f"[{', '.join(errors)}]"
     check_accepted(await editor.change(suspend=False))
 
@@ -269,12 +269,12 @@ async def test_immutable_fields_are_rejected_after_the_job_finished(
     end: Object, editor: JobEditor
 ) -> None:
     await editor.start(**WHOLE)
-    await editor.team.job_set_says(end, rows=ROWS)
-    await editor.team.until_says(
+    await editor.team.set_jobset_status(end, rows=ROWS)
+    await editor.team.wait_for_condition(
         {"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"]
     )
     await editor.team.delete("JobSet")
-    await editor.team.until_gone("JobSet")
+    await editor.team.wait_until_deleted("JobSet")
     for path, change in CHANGES.items():
         outcome = await editor.change(**change)
         assert outcome.denial == denial_message(path, "change-after-end")

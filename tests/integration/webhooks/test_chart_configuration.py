@@ -12,9 +12,9 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from tests.integration.webhooks.cases import KINDS, job_on, placed, torch
-from tests.integration.webhooks.conftest import until_stored
+from tests.integration.webhooks.conftest import wait_until_stored
 from tests.support.helm import WITHOUT_CRDS, merged, named, render
-from tests.support.webhooks import unregister, until_missed
+from tests.support.webhooks import unregister, wait_until_call_fails
 
 pytestmark = pytest.mark.integration
 
@@ -50,13 +50,13 @@ def object_of(kind: str, namespace: str) -> Object:
 async def registered(helm_program: Path, api: ApiClient, namespace: str) -> AsyncIterator[None]:
     """The chart's configuration is registered, without the Service; objects are stored before."""
     for kind in (*KINDS, "TrainJob"):
-        await until_stored(api, object_of(kind, namespace))
+        await wait_until_stored(api, object_of(kind, namespace))
     values = merged(WITHOUT_CRDS, {"webhook": {"pathTokens": [IN_PATH]}})
     rendered = named(render(helm_program, values), "ValidatingWebhookConfiguration")
     assert {each["failurePolicy"] for each in rendered["webhooks"]} == {"Fail"}
     try:
         await api.apply(rendered)
-        await until_missed(api)
+        await wait_until_call_fails(api)
         yield
     finally:
         await unregister(api)

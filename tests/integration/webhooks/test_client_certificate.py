@@ -22,7 +22,13 @@ from tests.support.doc_snippets import files
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.raw_https import trusting
 from tests.support.service_proxy import service_proxy
-from tests.support.webhooks import SERVICE, applicant, unregister, wait_called, webhook_flags
+from tests.support.webhooks import (
+    SERVICE,
+    admission_client,
+    unregister,
+    wait_until_called,
+    webhook_flags,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +52,7 @@ class Clients:
     api_server: KeyPair
     other: Authority
 
-    def strangers(self) -> dict[str, KeyPair | None]:
+    def untrusted_key_pairs(self) -> dict[str, KeyPair | None]:
         """Who must not be served."""
         return {
             "without": None,
@@ -125,7 +131,7 @@ async def served(identified_plane: ControlPlane, clients: Clients) -> AsyncItera
             try:
                 async with manager_process(identified_plane.kubeconfig, *flags) as manager:
                     await manager.wait_ready()
-                    await wait_called(identified_plane)
+                    await wait_until_called(identified_plane)
                     yield Served(manager, port)
             finally:
                 await unregister(api)
@@ -142,7 +148,7 @@ async def test_api_server_with_the_documented_configuration_is_served(
         "metadata": {"name": "job", "namespace": "default"},
         "spec": {"runtimeRef": runtime},
     }
-    async with applicant(identified_plane) as user:
+    async with admission_client(identified_plane) as user:
         assert "must be created before the TrainJob" in (await user.create(job)).denial
 
 
@@ -151,7 +157,7 @@ async def test_connection_without_a_trusted_client_certificate_is_refused(
     served: Served, clients: Clients, which: str
 ) -> None:
     with pytest.raises(REFUSED):
-        await served.status_for(clients.strangers()[which])
+        await served.status_for(clients.untrusted_key_pairs()[which])
     assert await served.status_for(clients.api_server) == 404
     events = ("client_refused", "client_name_refused", "handshake_failed")
     assert any(served.manager.log_entries(each) for each in events)

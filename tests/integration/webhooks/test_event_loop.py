@@ -13,7 +13,12 @@ from tests.integration.webhooks.cases import job_on, placed, torch
 from tests.support.costly_objects import distinct_quantities, no_limits
 from tests.support.responsiveness import ELECTION, probes, responsiveness
 from tests.support.scraping import scraper
-from tests.support.webhooks import AdmissionOutcome, Applicant, admitting_manager, applicant_with
+from tests.support.webhooks import (
+    AdmissionClient,
+    AdmissionOutcome,
+    admission_client_for,
+    admitting_manager,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +35,7 @@ LONGEST_REVIEW = RENEW_DEADLINE / 2
 class Tenant:
     """Sends TrainJobs that are small and valid, one after the other."""
 
-    def __init__(self, user: Applicant, namespace: str) -> None:
+    def __init__(self, user: AdmissionClient, namespace: str) -> None:
         self._user = user
         self._job = job_on("TrainingRuntime", namespace, namespace)
         self.outcomes: list[AdmissionOutcome] = []
@@ -44,7 +49,7 @@ class Tenant:
             self.outcomes.append(await self._user.create(self._job, dry_run=True))
             self.durations.append(loop.time() - begun)
 
-    async def until_answered(self) -> None:
+    async def wait_for_response(self) -> None:
         """Wait until a TrainJob that is sent after now was answered."""
         before = len(self.outcomes)
 
@@ -57,21 +62,21 @@ class Tenant:
 @asynccontextmanager
 async def tenant(api: ApiClient, namespace: str) -> AsyncIterator[Tenant]:
     """Another tenant, who sends TrainJobs for the length of the block."""
-    user = applicant_with(api)
+    user = admission_client_for(api)
     runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
     assert (await user.create(runtime)).accepted
     it = Tenant(user, namespace)
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(it.send())
         try:
-            await it.until_answered()
+            await it.wait_for_response()
             yield it
-            await it.until_answered()
+            await it.wait_for_response()
         finally:
             sending.cancel()
 
 
-async def until_reviewed(user: Applicant, job: Object) -> AdmissionOutcome:
+async def wait_until_reviewed(user: AdmissionClient, job: Object) -> AdmissionOutcome:
     """Send the TrainJob in a dry run until the API server serves the schema without limits."""
 
     async def reviewed() -> AdmissionOutcome | None:
@@ -96,11 +101,11 @@ async def test_review_of_many_quantities_delays_neither_the_lease_nor_other_tena
             tenant(api, namespace) as other,
             probes(manager) as probed,
         ):
-            await observed.until_renewed(manager)
+            await observed.wait_until_renewed(manager)
             before = await probed.longest()
-            refused = await until_reviewed(applicant_with(api), hostile)
+            refused = await wait_until_reviewed(admission_client_for(api), hostile)
             after = await probed.longest()
-            await observed.until_renewed(manager)
+            await observed.wait_until_renewed(manager)
             assert manager.is_alive()
         assert [each.message for each in other.outcomes if not each.accepted] == []
         assert after <= before + LONGEST_WAIT

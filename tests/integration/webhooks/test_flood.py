@@ -20,8 +20,8 @@ from tests.support.raw_https import post, trusting
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
+    admission_client,
     admitting_manager,
-    applicant,
 )
 
 pytestmark = pytest.mark.integration
@@ -122,7 +122,7 @@ async def test_flood_of_an_unauthenticated_client_does_not_block_the_api_server(
 ) -> None:
     job = train_job(namespace, size)
     assert (len(orjson.dumps(review(job))) > LARGE) is (size == SIZES["large"])
-    async with admitting_manager(plane), applicant(plane) as user, plane.client() as api:
+    async with admitting_manager(plane), admission_client(plane) as user, plane.client() as api:
         runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
         assert (await user.create(runtime)).accepted
         [service, *_] = (await api.get(CONFIGURATION_PATH))["webhooks"]

@@ -11,7 +11,7 @@ import pytest
 from kftrainer.devcluster.controlplane import ControlPlane
 from tests.integration.webhooks.cases import placed, reference, torch
 from tests.support.objects import Object, train_job
-from tests.support.webhooks import Applicant
+from tests.support.webhooks import AdmissionClient
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 async def test_error_and_warning_are_printed(
-    command: tuple[str, ...], kubectl: Kubectl, user: Applicant, namespace: str
+    command: tuple[str, ...], kubectl: Kubectl, user: AdmissionClient, namespace: str
 ) -> None:
     assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
@@ -86,7 +86,7 @@ async def test_error_and_warning_are_printed(
 
 
 async def test_pod_template_overrides_of_a_running_train_job_cannot_be_changed(
-    kubectl: Kubectl, user: Applicant, namespace: str
+    kubectl: Kubectl, user: AdmissionClient, namespace: str
 ) -> None:
     assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
+from tests.integration.controllers.team import IN_USE, TEST_TIMEOUT, Team, finalizers
 from tests.integration.webhooks.cases import (
     KINDS,
     NODE,
@@ -20,7 +20,7 @@ from tests.integration.webhooks.cases import (
     torch,
 )
 from tests.integration.webhooks.trainjob_cases import POLICY
-from tests.support.webhooks import AdmissionOutcome, Applicant
+from tests.support.webhooks import AdmissionClient, AdmissionOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -46,21 +46,21 @@ def check_accepted(outcome: AdmissionOutcome, *warnings: str) -> None:
 
 
 @pytest_asyncio.fixture
-async def team(api: ApiClient, namespace: str, user: Applicant) -> Team:
+async def team(api: ApiClient, namespace: str, user: AdmissionClient) -> Team:
     return Team(api, namespace)
 
 
-async def start(team: Team, user: Applicant, runtime: Object = BOTH, **spec: Any) -> Object:
+async def start(team: Team, user: AdmissionClient, runtime: Object = BOTH, **spec: Any) -> Object:
     """A TrainJob on this runtime, which is in use from then on."""
     place = placed(runtime, "TrainingRuntime", "torch", team.namespace)
     check_accepted(await user.create(place))
     job = job_on("TrainingRuntime", "torch", team.namespace, **spec)
     check_accepted(await user.create(job))
-    await team.until_in_use()
+    await team.wait_until_in_use()
     return job
 
 
-async def edit_runtime(team: Team, user: Applicant, runtime: Object) -> None:
+async def edit_runtime(team: Team, user: AdmissionClient, runtime: Object) -> None:
     """Change the runtime under its TrainJobs."""
     stored = await team.get("TrainingRuntime", "torch")
     spec = {"spec": runtime["spec"]}
@@ -71,7 +71,7 @@ async def remove_runtime(team: Team) -> None:
     """Delete the runtime although it is in use, by removing its finalizer."""
     await team.delete("TrainingRuntime", "torch")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
-    await team.until_gone("TrainingRuntime", "torch")
+    await team.wait_until_deleted("TrainingRuntime", "torch")
 
 
 def with_spec(**fields: Any) -> Change:
@@ -84,32 +84,32 @@ def with_metadata(**fields: Any) -> Change:
     return lambda now: {**now, "metadata": {**now["metadata"], **fields}}
 
 
-async def until_denied(user: Applicant, job: Object, text: str) -> None:
+async def wait_until_denied(user: AdmissionClient, job: Object, text: str) -> None:
     """Wait until the manager's cache holds the change of the runtime."""
 
     async def is_denied() -> bool:
         outcome = await user.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
         return text in outcome.warnings
 
-    await until(is_denied, within=ANY_MOMENT, what=f"the webhook telling that {text}")
+    await until(is_denied, within=TEST_TIMEOUT, what=f"the webhook telling that {text}")
 
 
 @pytest.mark.parametrize("failure", ["edited", "deleted"])
 async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
-    failure: str, user: Applicant, team: Team
+    failure: str, user: AdmissionClient, team: Team
 ) -> None:
     job = await start(team, user, **DATASET)
     other = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue", **DATASET}
     not_begun = job_on("TrainingRuntime", "torch", team.namespace, **other)
     not_begun["metadata"]["name"] = "not-begun"
     check_accepted(await user.create(not_begun))
-    await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    await team.until_rows(ROW)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    await team.wait_for_jobs_status(ROW)
     text = NO_INITIALIZER if failure == "edited" else DISCONNECTED
     is_denied = EXISTING_ERROR + expected(text, "TrainingRuntime", "torch")
     await (edit_runtime(team, user, torch()) if failure == "edited" else remove_runtime(team))
-    await until_denied(user, not_begun, is_denied)
+    await wait_until_denied(user, not_begun, is_denied)
     for suspend in (True, False):
         change = {"spec": {"suspend": suspend}}
         check_accepted(await user.patch(job, change, dry_run=True))
@@ -126,12 +126,12 @@ async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
     check_accepted(await user.apply(applied))
 
 
-async def test_only_new_errors_are_rejected_on_update(user: Applicant, team: Team) -> None:
+async def test_only_new_errors_are_rejected_on_update(user: AdmissionClient, team: Team) -> None:
     multikueue = "kueue.x-k8s.io/multikueue"
     job = await start(team, user, suspend=True, managedBy=multikueue, **DATASET)
     await edit_runtime(team, user, torch())
     is_denied = EXISTING_ERROR + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
-    await until_denied(user, job, is_denied)
+    await wait_until_denied(user, job, is_denied)
     outcome = await user.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
     assert outcome.denial == (
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
@@ -142,7 +142,7 @@ async def test_only_new_errors_are_rejected_on_update(user: Applicant, team: Tea
 
 
 async def test_train_job_can_be_deleted_after_its_runtime_changed(
-    user: Applicant, team: Team
+    user: AdmissionClient, team: Team
 ) -> None:
     job = await start(team, user, **DATASET)
     hold = {"metadata": {"finalizers": ["acme.io/hold", "acme.io/other"]}}
@@ -161,7 +161,7 @@ async def test_train_job_can_be_deleted_after_its_runtime_changed(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_runtime_and_its_train_job_can_be_created_at_once(
-    kind: str, user: Applicant, namespace: str
+    kind: str, user: AdmissionClient, namespace: str
 ) -> None:
     for number in range(30):
         name = f"{namespace}-{number}"
@@ -171,7 +171,7 @@ async def test_a_runtime_and_its_train_job_can_be_created_at_once(
 
 
 async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
-    user: Applicant, team: Team
+    user: AdmissionClient, team: Team
 ) -> None:
     """The cache may still have it without the job that fetches the dataset."""
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True, **DATASET)
@@ -184,7 +184,7 @@ async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
 
 
 async def test_train_job_can_be_created_immediately_after_its_priority_class(
-    user: Applicant, team: Team
+    user: AdmissionClient, team: Team
 ) -> None:
     name = team.namespace
     priority = {
@@ -199,8 +199,8 @@ async def test_train_job_can_be_created_immediately_after_its_priority_class(
     runtime["spec"]["podGroupPolicy"] = {"volcano": {}}
     check_accepted(
         await user.create(placed(runtime, "TrainingRuntime", "torch", team.namespace)),
-        "spec.podGroupPolicy.volcano: the pods of other name no scheduler that would start them "
-        "together: give them schedulerName: volcano",
+        "spec.podGroupPolicy.volcano: the pods of other have no schedulerName and may not start "
+        "together: set schedulerName: volcano",
     )
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
     outcome = await user.create(job)
@@ -211,7 +211,7 @@ async def test_train_job_can_be_created_immediately_after_its_priority_class(
 
 
 async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
-    user: Applicant, team: Team
+    user: AdmissionClient, team: Team
 ) -> None:
     job = await start(team, user, torch(), suspend=True)
     stored = await team.get("TrainingRuntime", "torch")
@@ -221,14 +221,14 @@ async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
         f"Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
     )
     check_accepted(await user.patch(stored, {"metadata": {"labels": labels}}), message)
-    await until_denied(user, job, f"Referenced {message}")
+    await wait_until_denied(user, job, f"Referenced {message}")
     resumed = {"spec": {"suspend": False}}
     check_accepted(await user.patch(job, resumed), f"Referenced {message}")
     check_accepted(await user.patch(job, {"metadata": {"labels": {"a": "b"}}}))
     check_accepted(await user.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
 
 
-async def test_runtime_being_deleted_is_not_validated(user: Applicant, team: Team) -> None:
+async def test_runtime_being_deleted_is_not_validated(user: AdmissionClient, team: Team) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
     runtime["metadata"]["finalizers"] = ["acme.io/hold"]
     check_accepted(await user.create(runtime))
@@ -239,11 +239,11 @@ async def test_runtime_being_deleted_is_not_validated(user: Applicant, team: Tea
     assert await user.get(runtime) is None
 
 
-async def test_updates_of_kueue_are_accepted(user: Applicant, team: Team) -> None:
+async def test_updates_of_kueue_are_accepted(user: AdmissionClient, team: Team) -> None:
     job = await start(team, user, suspend=True)
-    await team.until_there("JobSet")
-    await team.job_set_says(rows=[ROW])
-    await team.until_rows(ROW)
+    await team.wait_until_exists("JobSet")
+    await team.set_jobset_status(rows=[ROW])
+    await team.wait_for_jobs_status(ROW)
     override = {
         "targetJobs": NODE,
         "metadata": {
@@ -269,7 +269,7 @@ async def test_updates_of_kueue_are_accepted(user: Applicant, team: Team) -> Non
             "instance-type": "spot"
         }
 
-    await until(placed_pods, within=ANY_MOMENT, what="the JobSet being as Kueue wants it")
+    await until(placed_pods, within=TEST_TIMEOUT, what="the JobSet being as Kueue wants it")
     # It stops the job, and takes back what it wrote, in one request as well.
     evicted = with_spec(podTemplateOverrides=[], suspend=True)
     check_accepted(await user.replace_now(job, evicted, dry_run=True))
@@ -277,7 +277,9 @@ async def test_updates_of_kueue_are_accepted(user: Applicant, team: Team) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_managers_own_finalizer_passes(kind: str, user: Applicant, team: Team) -> None:
+async def test_the_managers_own_finalizer_passes(
+    kind: str, user: AdmissionClient, team: Team
+) -> None:
     name = team.namespace
     runtime = placed(torch(), kind, name, team.namespace)
     check_accepted(await user.create(runtime))
@@ -287,7 +289,7 @@ async def test_the_managers_own_finalizer_passes(kind: str, user: Applicant, tea
     async def is_in_use() -> bool:
         return IN_USE in finalizers(await user.get(runtime))
 
-    await until(is_in_use, within=ANY_MOMENT, what="the runtime being in use")
+    await until(is_in_use, within=TEST_TIMEOUT, what="the runtime being in use")
     await user.delete(runtime)
     stored = await user.get(runtime)
     assert stored is not None
@@ -297,11 +299,11 @@ async def test_the_managers_own_finalizer_passes(kind: str, user: Applicant, tea
     async def is_gone() -> bool:
         return await user.get(runtime) is None
 
-    await until(is_gone, within=ANY_MOMENT, what="the end of the runtime")
+    await until(is_gone, within=TEST_TIMEOUT, what="the end of the runtime")
 
 
-async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
-    user: Applicant, team: Team
+async def test_existing_invalid_runtime_can_be_labelled_and_receives_its_finalizer(
+    user: AdmissionClient, team: Team
 ) -> None:
     """Whatever is wrong with it, that was not the doing of who labels it."""
     broken: Object = {
@@ -321,7 +323,7 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
     assert (await user.patch(broken, worse)).denial.startswith("spec.template.spec: Required")
 
 
-async def test_many_at_once(user: Applicant, team: Team) -> None:
+async def test_many_at_once(user: AdmissionClient, team: Team) -> None:
     """The API server calls the webhook on several connections at once."""
     await start(team, user, runtime=torch())
     jobs = [

@@ -20,7 +20,7 @@ from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, 
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime as runtime_of
 from tests.support.objects import train_job
-from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+from tests.support.webhooks import AdmissionClient, admission_client_for, admitting_manager
 
 pytestmark = pytest.mark.integration
 
@@ -71,9 +71,9 @@ async def manager(
 
 
 @pytest.fixture
-def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
+def user(api: ApiClient, manager: ManagerProcess) -> AdmissionClient:
     """A user who does not retry, because the responses are counted here."""
-    return applicant_with(api)
+    return admission_client_for(api)
 
 
 async def samples(address: str) -> dict[tuple[str, str, str], float]:
@@ -128,7 +128,7 @@ async def settled_samples(address: str, api: ApiClient) -> dict[tuple[str, str, 
 
 
 async def test_requests_are_counted(
-    user: Applicant, metrics_address: str, api: ApiClient, namespace: str
+    user: AdmissionClient, metrics_address: str, api: ApiClient, namespace: str
 ) -> None:
     before = await settled_samples(metrics_address, api)
     for kind in KINDS:
@@ -166,7 +166,7 @@ async def denials(address: str) -> Counter[tuple[str, str]]:
 
 
 async def test_denials_are_counted_by_rule(
-    user: Applicant, metrics_address: str, namespace: str
+    user: AdmissionClient, metrics_address: str, namespace: str
 ) -> None:
     before = await denials(metrics_address)
     bad = torch(job_with(replicas=2, spec={"parallelism": 0}))
@@ -201,7 +201,7 @@ async def test_denials_are_counted_by_rule(
 
 
 async def test_policy_of_a_disabled_plugin(
-    user: Applicant, metrics_address: str, namespace: str
+    user: AdmissionClient, metrics_address: str, namespace: str
 ) -> None:
     node = job_with(pod={"schedulerName": "volcano"})
     for name, policy in (("with", {"podGroupPolicy": {"volcano": {}}}), ("without", {})):
@@ -221,7 +221,7 @@ async def test_policy_of_a_disabled_plugin(
 
 
 async def test_string_processes_are_rejected_where_the_configuration_demands_it(
-    user: Applicant, metrics_address: str, namespace: str
+    user: AdmissionClient, metrics_address: str, namespace: str
 ) -> None:
     assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     before = await denials(metrics_address)
@@ -237,7 +237,7 @@ async def test_string_processes_are_rejected_where_the_configuration_demands_it(
 
 
 async def test_queued_trainjob_with_fields_that_kueue_drops_gets_a_warning(
-    user: Applicant, namespace: str
+    user: AdmissionClient, namespace: str
 ) -> None:
     assert (await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
     job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from tests.integration.webhooks.cases import job_with, placed, reference, torch
 from tests.support.objects import Object, train_job
-from tests.support.webhooks import Applicant
+from tests.support.webhooks import AdmissionClient
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ NO_STEP = "must have {0}-initializer job when trainJob is configured with input 
 
 
 @pytest_asyncio.fixture
-async def here(user: Applicant, namespace: str) -> str:
+async def here(user: AdmissionClient, namespace: str) -> str:
     """A namespace with a runtime `torch`."""
     outcome = await user.create(placed(torch(), "TrainingRuntime", "torch", namespace))
     assert outcome.accepted
@@ -39,7 +39,7 @@ def job_in(namespace: str, name: str = "train", **spec: Any) -> Object:
     return job
 
 
-async def test_a_denial(user: Applicant, here: str) -> None:
+async def test_a_denial(user: AdmissionClient, here: str) -> None:
     outcome = await user.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
     assert outcome.body == {
         "kind": "Status",
@@ -66,7 +66,7 @@ async def test_a_denial(user: Applicant, here: str) -> None:
 
 @pytest.mark.parametrize(("kind", "webhook"), RUNTIMES.items())
 async def test_a_denial_of_a_runtime(
-    kind: str, webhook: str, user: Applicant, namespace: str
+    kind: str, webhook: str, user: AdmissionClient, namespace: str
 ) -> None:
     outcome = await user.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
     assert outcome.message == (
@@ -76,7 +76,7 @@ async def test_a_denial_of_a_runtime(
     assert outcome.body["details"]["kind"] == kind
 
 
-async def test_all_errors_are_reported_together(user: Applicant, here: str) -> None:
+async def test_all_errors_are_reported_together(user: AdmissionClient, here: str) -> None:
     """Also those that are found at different stages: overrides, plugins, the name."""
     job = job_in(
         here,
@@ -104,7 +104,7 @@ async def test_all_errors_are_reported_together(user: Applicant, here: str) -> N
 
 
 async def test_all_errors_of_a_runtime_are_reported_together(
-    user: Applicant, namespace: str
+    user: AdmissionClient, namespace: str
 ) -> None:
     manifest = torch(
         job_with("dataset-initializer", "dataset-initializer", replicas=2),
@@ -123,7 +123,7 @@ async def test_all_errors_of_a_runtime_are_reported_together(
     ]
 
 
-async def test_each_error_is_reported_once(user: Applicant, here: str) -> None:
+async def test_each_error_is_reported_once(user: AdmissionClient, here: str) -> None:
     twice = [{"name": "node"}, {"name": "node"}]
     override = {"targetJobs": twice, "spec": {"containers": [{"name": "typo"}]}}
     outcome = await user.create(job_in(here, podTemplateOverrides=[override]))
@@ -134,7 +134,7 @@ async def test_each_error_is_reported_once(user: Applicant, here: str) -> None:
 
 
 async def test_number_of_reported_errors_is_limited_to_a_hundred(
-    user: Applicant, here: str
+    user: AdmissionClient, here: str
 ) -> None:
     overrides = [
         {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
@@ -145,7 +145,7 @@ async def test_number_of_reported_errors_is_limited_to_a_hundred(
     assert outcome.denial.count("must not have targetJob") == 100
 
 
-async def test_denial_contains_its_warnings(user: Applicant, here: str) -> None:
+async def test_denial_contains_its_warnings(user: AdmissionClient, here: str) -> None:
     trainer = {
         "env": [{"name": "PET_NNODES"}],
         "numProcPerNode": 2,
@@ -159,7 +159,7 @@ async def test_denial_contains_its_warnings(user: Applicant, here: str) -> None:
     ]
 
 
-async def test_long_values_are_cut(user: Applicant, here: str) -> None:
+async def test_long_values_are_cut(user: AdmissionClient, here: str) -> None:
     name = f"PET_{'X' * 200}"
     override = {
         "targetJobs": [{"name": "node"}],
@@ -170,7 +170,7 @@ async def test_long_values_are_cut(user: Applicant, here: str) -> None:
     assert "hunter2" not in outcome.message
 
 
-async def test_generated_name_is_validated(user: Applicant, here: str) -> None:
+async def test_generated_name_is_validated(user: AdmissionClient, here: str) -> None:
     """The API server adds five characters before it calls the webhook."""
     job = job_in(here)
     for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):
@@ -200,14 +200,16 @@ async def test_generated_name_is_validated(user: Applicant, here: str) -> None:
     ],
 )
 async def test_schema_errors_are_reported_by_the_api_server(
-    spec: Object, expected_message: str, user: Applicant, here: str
+    spec: Object, expected_message: str, user: AdmissionClient, here: str
 ) -> None:
     outcome = await user.create(job_in(here, **spec))
     assert (outcome.status, outcome.body["reason"], outcome.denial) == (422, "Invalid", "")
     assert expected_message in outcome.message
 
 
-async def test_a_gang_cannot_wait_for_less_than_no_time(user: Applicant, namespace: str) -> None:
+async def test_a_gang_cannot_wait_for_less_than_no_time(
+    user: AdmissionClient, namespace: str
+) -> None:
     manifest = torch(job_with(pod={"schedulerName": "gangs"}))
     for seconds, is_accepted in ((0, True), (-1, False)):
         policy = {"coscheduling": {"scheduleTimeoutSeconds": seconds}}
@@ -232,7 +234,7 @@ def sizes(count: int) -> list[Object]:
     ]
 
 
-async def test_trainjob_beyond_the_limits_is_denied(user: Applicant, here: str) -> None:
+async def test_trainjob_beyond_the_limits_is_denied(user: AdmissionClient, here: str) -> None:
     """The API server's own limits do not see it: all its lists are short."""
     large = job_in(here, podTemplateOverrides=sizes(12_000))
     assert len(orjson.dumps(large)) > 800_000
@@ -240,14 +242,14 @@ async def test_trainjob_beyond_the_limits_is_denied(user: Applicant, here: str) 
     assert outcome.denial == "<root>: Too long: may not have more than 3000 fields and items"
 
 
-async def test_too_long_list_is_rejected_by_the_schema(user: Applicant, here: str) -> None:
+async def test_too_long_list_is_rejected_by_the_schema(user: AdmissionClient, here: str) -> None:
     long = job_in(here, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
     outcome = await user.create(long)
     assert outcome.denial == ""
     assert "spec.trainer.env: Too many: 513: must have at most 512 items" in outcome.message
 
 
-async def test_too_long_text_is_rejected_by_the_schema(user: Applicant, here: str) -> None:
+async def test_too_long_text_is_rejected_by_the_schema(user: AdmissionClient, here: str) -> None:
     """The schema counts characters, the webhook bytes of the whole TrainJob."""
     outcome = await user.create(job_in(here, trainer={"args": ["x" * 131_073]}))
     assert (outcome.status, outcome.denial) == (422, "")
@@ -267,7 +269,7 @@ def in_zones(count: int) -> Object:
 
 
 async def test_too_long_list_of_kubernetes_is_rejected_by_the_schema(
-    user: Applicant, here: str
+    user: AdmissionClient, here: str
 ) -> None:
     most = job_in(here, podTemplateOverrides=[in_zones(1_024)])
     assert (await user.create(most, dry_run=True)).accepted
@@ -276,7 +278,9 @@ async def test_too_long_list_of_kubernetes_is_rejected_by_the_schema(
     assert "matchExpressions[0].values: Too many: 1025: must have at most 1024" in outcome.message
 
 
-async def test_quantity_beyond_the_range_of_the_api_is_denied(user: Applicant, here: str) -> None:
+async def test_quantity_beyond_the_range_of_the_api_is_denied(
+    user: AdmissionClient, here: str
+) -> None:
     limits = {"cpu": "1e991", "memory": "10e18"}
     outcome = await user.create(
         job_in(here, trainer={"resourcesPerNode": {"limits": limits}}), dry_run=True

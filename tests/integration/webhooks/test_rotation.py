@@ -49,11 +49,11 @@ from tests.support.webhooks import (
     SECRET,
     SECRET_PATH,
     SERVICE,
-    Applicant,
-    applicant,
+    AdmissionClient,
+    admission_client,
     register,
     unregister,
-    wait_called,
+    wait_until_called,
     webhook_flags,
 )
 
@@ -61,11 +61,11 @@ log = structlog.get_logger(__name__)
 
 pytestmark = pytest.mark.integration
 
-SOON = 30.0
+TEST_TIMEOUT = 30.0
 STARTED_WITHIN = 90.0
 RATE, RATE_OF_NEW_ONES = 200.0, 40.0  # or what the machine can do
-ENOUGH, ENOUGH_NEW_ONES = 1000, 200
-ENOUGH_AFTER = 50
+MIN_REQUESTS, MIN_NEW_CONNECTIONS = 1000, 200
+MIN_REQUESTS_AFTER = 50
 TIMES = "10"  # how many times faster the clock of a manager runs that waits for files
 HOSTS = tuple(registration.host_names(SERVICE, DEFAULT_NAMESPACE))
 IDENTITY = Identity(AUTHORITY, ORGANIZATION, HOSTS)
@@ -116,13 +116,15 @@ class Cluster:
         assert len(bundles) == 1
         return b64decode(bundles.pop())
 
-    async def until_shown(self, port: int, what: Callable[[x509.Certificate], bool]) -> None:
+    async def wait_until_served(self, port: int, what: Callable[[x509.Certificate], bool]) -> None:
         """Wait until a manager shows such a certificate."""
 
         async def is_shown() -> bool:
             return what(await shown_at(port))
 
-        await until(is_shown, within=SETTLED_AFTER + SOON, what="another certificate being shown")
+        await until(
+            is_shown, within=SETTLED_AFTER + TEST_TIMEOUT, what="another certificate being shown"
+        )
 
 
 async def shown_at(port: int) -> x509.Certificate:
@@ -145,7 +147,7 @@ async def rotate_everything(cluster: Cluster, port: int) -> None:
     before = first.leaf.certificate
     expired = leaf(Pair(first.issuer, first.ca_key), now, -1, IDENTITY)
     await cluster.put({CERTIFICATE: expired.pem, "tls.key": expired.key_pem})
-    await cluster.until_shown(port, lambda shown: shown != before)
+    await cluster.wait_until_served(port, lambda shown: shown != before)
     assert (await cluster.leaf()).issuer == first.issuer
 
     ending = authority(now, 30, IDENTITY)
@@ -159,9 +161,11 @@ async def rotate_everything(cluster: Cluster, port: int) -> None:
             and stored.leaf.issuer == stored.issuer
         )
 
-    await until(is_reissued, within=SETTLED_AFTER + SOON, what="a certificate by a new authority")
+    await until(
+        is_reissued, within=SETTLED_AFTER + TEST_TIMEOUT, what="a certificate by a new authority"
+    )
     newest = (await cluster.leaf()).certificate
-    await cluster.until_shown(port, lambda shown: shown == newest)
+    await cluster.wait_until_served(port, lambda shown: shown == newest)
 
 
 def job_in(namespace: str, **spec: Any) -> Object:
@@ -170,7 +174,7 @@ def job_in(namespace: str, **spec: Any) -> Object:
     return job
 
 
-def through_the_server(user: Applicant, namespace: str) -> Callable[[int], Any]:
+def through_the_server(user: AdmissionClient, namespace: str) -> Callable[[int], Any]:
     """Dry runs of a TrainJob that is good, and now and then of one that only we refuse."""
     good = job_in(namespace)
     bad = job_in(namespace)
@@ -230,7 +234,7 @@ async def called_manager(cluster: Cluster, port: int, *flags: str) -> AsyncItera
     await register(cluster.api, port)
     async with manager_process(cluster.plane.kubeconfig, *webhook_flags(port), *flags) as manager:
         await manager.wait_ready()
-        await wait_called(cluster.plane)
+        await wait_until_called(cluster.plane)
         yield manager
 
 
@@ -248,13 +252,13 @@ async def with_runtime(api: ApiClient, namespace: str) -> str:
     return namespace
 
 
-async def until_known(user: Applicant, namespace: str) -> None:
+async def wait_until_cached(user: AdmissionClient, namespace: str) -> None:
     """Wait until the manager's cache holds the runtime."""
 
     async def accepted() -> bool:
         return (await user.create(job_in(namespace), dry_run=True)).accepted
 
-    await until(accepted, within=SOON, what="the manager knowing the runtime")
+    await until(accepted, within=TEST_TIMEOUT, what="the manager knowing the runtime")
 
 
 def check(tally: Tally) -> None:
@@ -270,10 +274,10 @@ async def test_everything_is_rotated_while_requests_run_through(
     one_each = aiohttp.TCPConnector(force_close=True)
     async with (
         called_manager(cluster, port),
-        applicant(cluster.plane) as user,
+        admission_client(cluster.plane) as user,
         aiohttp.ClientSession(connector=one_each) as session,
     ):
-        await until_known(user, with_runtime)
+        await wait_until_cached(user, with_runtime)
         caller = Caller(session, cluster, port, with_runtime)
         await caller.receive()
         async with asyncio.TaskGroup() as tasks:
@@ -283,8 +287,8 @@ async def test_everything_is_rotated_while_requests_run_through(
                 constant_load(caller, RATE_OF_NEW_ONES) as straight,
             ):
                 await rotate_everything(cluster, port)
-                await more_of(through, ENOUGH)
-                await more_of(straight, ENOUGH_NEW_ONES)
+                await more_of(through, MIN_REQUESTS)
+                await more_of(straight, MIN_NEW_CONNECTIONS)
             listening.cancel()
     check(through)
     check(straight)
@@ -292,12 +296,12 @@ async def test_everything_is_rotated_while_requests_run_through(
 
 async def more_of(tally: Tally, in_all: int) -> None:
     """Wait for enough requests with the certificate served now, and for `in_all` in total."""
-    wanted = max(in_all, len(tally.seconds) + ENOUGH_AFTER)
+    wanted = max(in_all, len(tally.seconds) + MIN_REQUESTS_AFTER)
 
     async def enough() -> bool:
         return len(tally.seconds) >= wanted
 
-    await until(enough, within=2 * SOON, what=f"{wanted} requests")
+    await until(enough, within=2 * TEST_TIMEOUT, what=f"{wanted} requests")
 
 
 async def test_managers_that_start_together_share_one_certificate(
@@ -319,7 +323,7 @@ async def test_managers_that_start_together_share_one_certificate(
         assert first == second == (await cluster.leaf()).certificate
         for port in addresses:
             await register(cluster.api, port)
-            await wait_called(cluster.plane)
+            await wait_until_called(cluster.plane)
     key = ObjectKey(DEFAULT_NAMESPACE, SECRET)
     written = await versions_of(cluster.plane.kubeconfig, SECRETS, key, since)
     assert len({each["data"][CERTIFICATE] for each in written}) == 1
@@ -394,20 +398,24 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
         shown = leaf(one, now, identity=IDENTITY)
         volume.publish(shown.pem, shown.key_pem)
         await manager.wait_ready()
-        await wait_called(cluster.plane)
+        await wait_until_called(cluster.plane)
         assert await shown_at(port) == shown.certificate
 
         volume.publish(leaf(one, now, identity=IDENTITY).pem, shown.key_pem)
         await until(
-            lambda: was_logged("certificate_not_reloaded"), within=SOON, what="a pair of no use"
+            lambda: was_logged("certificate_not_reloaded"),
+            within=TEST_TIMEOUT,
+            what="a pair of no use",
         )
         assert await shown_at(port) == shown.certificate
 
         newer = leaf(other, now, identity=IDENTITY)
         await trust(cluster, one, other)
         volume.publish(newer.pem, newer.key_pem)
-        await cluster.until_shown(port, lambda found: found == newer.certificate)
+        await cluster.wait_until_served(port, lambda found: found == newer.certificate)
         await trust(cluster, other)
-        await wait_called(cluster.plane)
+        await wait_until_called(cluster.plane)
         assert "PRIVATE KEY" not in manager.log_text()
-    assert await cluster.api.get_or_none(SECRET_PATH) is None, "nobody asked for one of ours"
+    assert await cluster.api.get_or_none(SECRET_PATH) is None, (
+        "no certificate of the manager was needed"
+    )

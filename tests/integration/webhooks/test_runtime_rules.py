@@ -15,7 +15,7 @@ from tests.integration.webhooks.cases import (
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.support.objects import Object
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import AdmissionOutcome, Applicant
+from tests.support.webhooks import AdmissionClient, AdmissionOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -43,13 +43,13 @@ def check_right(outcome: AdmissionOutcome) -> None:
 
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
 async def test_a_runtime_is_created_and_changed(
-    case: RuntimeCase, user: Applicant, namespace: str
+    case: RuntimeCase, user: AdmissionClient, namespace: str
 ) -> None:
     for kind in KINDS:
         await check_case(case, kind, user, namespace)
 
 
-async def check_case(case: RuntimeCase, kind: str, user: Applicant, namespace: str) -> None:
+async def check_case(case: RuntimeCase, kind: str, user: AdmissionClient, namespace: str) -> None:
     """Write the right and the wrong one in every way."""
     right, wrong = (placed(each, kind, namespace, namespace) for each in (case.right, case.wrong))
     check_wrong(case, wrong, await user.create(wrong, dry_run=True))
@@ -77,7 +77,7 @@ def _changed(manifest: Object, stored: AdmissionOutcome) -> Object:
 
 
 async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
-    user: Applicant, api: ApiClient, namespace: str
+    user: AdmissionClient, api: ApiClient, namespace: str
 ) -> None:
     """Kubeflow Trainer 2.1 has MPI's launcher first, without dependsOn."""
     for kind in KINDS:

@@ -15,7 +15,7 @@ from tests.integration.webhooks.cases import (
 )
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 from tests.support.objects import Object
-from tests.support.webhooks import AdmissionOutcome, Applicant
+from tests.support.webhooks import AdmissionClient, AdmissionOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +39,7 @@ class RuleCheck:
             return str(manifest and manifest["metadata"]["name"])
         return f"{self.namespace}.{'wrong' if manifest is self.case.runtime else 'right'}"
 
-    async def prepare(self, user: Applicant) -> None:
+    async def prepare(self, user: AdmissionClient) -> None:
         """Create the runtimes."""
         for manifest in (self.case.runtime, self.case.other):
             if manifest is not None:
@@ -82,7 +82,7 @@ def check_shape(outcome: AdmissionOutcome) -> None:
 
 
 @pytest.mark.parametrize("case", JOB_CASES, ids=str)
-async def test_a_train_job_is_created(case: JobCase, user: Applicant, namespace: str) -> None:
+async def test_a_train_job_is_created(case: JobCase, user: AdmissionClient, namespace: str) -> None:
     for kind in KINDS:
         rule_check = RuleCheck(case, kind, namespace)
         await rule_check.prepare(user)
@@ -97,7 +97,7 @@ async def test_a_train_job_is_created(case: JobCase, user: Applicant, namespace:
 
 
 @pytest.mark.parametrize("case", CHANGING, ids=str)
-async def test_a_train_job_is_changed(case: JobCase, user: Applicant, namespace: str) -> None:
+async def test_a_train_job_is_changed(case: JobCase, user: AdmissionClient, namespace: str) -> None:
     rule_check = RuleCheck(case, KINDS[0], namespace)
     await rule_check.prepare(user)
     right, wrong = (rule_check.job(spec, **NOT_RECONCILED) for spec in (case.right, case.wrong))
@@ -111,7 +111,7 @@ async def test_a_train_job_is_changed(case: JobCase, user: Applicant, namespace:
 
 
 async def create_update_and_patch(
-    user: Applicant, stored: Mapping[str, Any], old: Object, new: Object
+    user: AdmissionClient, stored: Mapping[str, Any], old: Object, new: Object
 ) -> list[AdmissionOutcome]:
     """The outcomes of a change by apply, by PUT, and by a merge patch."""
     patch = {"spec": merge_patch(old["spec"], new["spec"])}

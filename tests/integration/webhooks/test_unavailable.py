@@ -1,4 +1,4 @@
-"""While there is no webhook to ask: nothing is accepted unseen, and readiness says why."""
+"""Without an available webhook nothing is admitted, and readiness reports the reason."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,19 +14,19 @@ from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.webhooks.cases import KINDS, job_on, placed, torch
-from tests.integration.webhooks.conftest import until_stored
+from tests.integration.webhooks.conftest import wait_until_stored
 from tests.support.certificates import authority, leaf
 from tests.support.managers import manager_process
 from tests.support.objects import train_job
 from tests.support.webhooks import (
+    AdmissionClient,
     AdmissionOutcome,
-    Applicant,
+    admission_client,
+    admission_client_for,
     admitting_manager,
-    applicant,
-    applicant_with,
     register,
     unregister,
-    until_missed,
+    wait_until_call_fails,
     webhook_flags,
 )
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 FRAMEWORK = "trainer.kubeflow.org/framework"
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "none"}
 MANY, LONG = 500, 500  # variables and characters of each: nearly as large as is accepted
-SOON = 30.0
+TEST_TIMEOUT = 30.0
 STARTED_WITHIN = 90.0
 
 
@@ -60,7 +60,7 @@ def check_stored(outcome: AdmissionOutcome) -> None:
 
 
 @pytest_asyncio.fixture
-async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
+async def silent(api: ApiClient, namespace: str) -> AsyncIterator[AdmissionClient]:
     """A user who writes while a webhook is registered and no manager runs.
 
     There is an object of each kind, stored before.
@@ -71,12 +71,12 @@ async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
         *(object_of(kind, namespace, namespace) for kind in (*KINDS, "TrainJob")),
         {**large, "spec": {**large["spec"], "trainer": {"env": env}}},
     ):
-        await until_stored(api, manifest)
+        await wait_until_stored(api, manifest)
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
-        await until_missed(api)
-        yield applicant_with(api)
+        await wait_until_call_fails(api)
+        yield admission_client_for(api)
     finally:
         await unregister(api)
         ports.release_all()
@@ -88,7 +88,7 @@ async def test_writes_are_rejected_while_no_manager_is_available(
     runtime = placed(torch(), "TrainingRuntime", "torch", namespace)
     job = train_job("train", runtimeRef={"name": "torch", "kind": "TrainingRuntime"})
     job["metadata"]["namespace"] = namespace
-    async with admitting_manager(plane) as manager, applicant(plane, manager) as user:
+    async with admitting_manager(plane) as manager, admission_client(plane, manager) as user:
         assert (await user.create(runtime)).accepted
         assert (await user.create(job)).accepted
         await manager.stop()
@@ -113,13 +113,13 @@ async def test_writes_are_rejected_while_no_manager_is_available(
 
 
 async def test_deletion_completes_while_no_manager_is_available(
-    silent: Applicant, namespace: str
+    silent: AdmissionClient, namespace: str
 ) -> None:
     for kind in ("TrainJob", *KINDS):
         await check_deletion(kind, silent, namespace)
 
 
-async def check_deletion(kind: str, silent: Applicant, namespace: str) -> None:
+async def check_deletion(kind: str, silent: AdmissionClient, namespace: str) -> None:
     """Change finalizers and owners, and delete the object, as the garbage collector does it."""
     manifest = await silent.read(object_of(kind, namespace, namespace))
     finalizers = manifest["metadata"].get("finalizers") or []
@@ -139,14 +139,14 @@ async def check_deletion(kind: str, silent: Applicant, namespace: str) -> None:
     check_stored(await silent.patch(manifest, {"metadata": {"labels": {"last": "words"}}}))
     check_stored(await silent.patch(manifest, {"metadata": {"finalizers": None}}))
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await silent.get(manifest) is None
 
-    await until(gone, within=SOON, what=f"the end of the {kind}")
+    await until(is_deleted, within=TEST_TIMEOUT, what=f"the end of the {kind}")
 
 
 async def test_large_trainjob_needs_no_webhook_for_its_finalizers(
-    silent: Applicant, namespace: str
+    silent: AdmissionClient, namespace: str
 ) -> None:
     """The conditions compare whole specs: the API server bounds what that may cost."""
     job = object_of("TrainJob", "large", namespace)
@@ -190,14 +190,14 @@ async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_
             await until(
                 only_certificates_are_missing, within=STARTED_WITHIN, what="all else being ready"
             )
-            message = await until(failure, within=SOON, what="a reason")
+            message = await until(failure, within=TEST_TIMEOUT, what="a reason")
             assert message.startswith("internal server error: there is no certificate yet: ")
             assert str(tmp_path / "tls.crt") in message
             now = SystemClock().now()
             pair = leaf(authority(now), now)
             (tmp_path / "tls.key").write_bytes(pair.key_pem)
             (tmp_path / "tls.crt").write_bytes(pair.pem)
-            await until(ready, within=SOON, what="readiness")
+            await until(ready, within=TEST_TIMEOUT, what="readiness")
     finally:
         ports.release_all()
 

@@ -1,4 +1,4 @@
-"""Every rule about TrainJobs, but for those about changes of what has been made already."""
+"""Every rule about TrainJobs, except those about updates of TrainJobs with a JobSet."""
 
 from typing import Any
 
@@ -420,7 +420,7 @@ TRAINERS = (
             job_with(container={"resources": {"limits": {GPU: "1"}}}),
             torch={"numProcPerNode": 8},
         ),
-        variant="as the runtime says",
+        variant="as set in the runtime",
         is_warning=True,
     ),
     JobCase(
@@ -572,7 +572,7 @@ TORCHTUNE = (
         with_metadata(
             torch(numNodes=2), annotations={"trainer.kubeflow.org/torchtune-model": "llama3_3/70B"}
         ),
-        variant="as the runtime says",
+        variant="as set in the runtime",
     ),
     JobCase(
         "torchtune-no-qlora",
@@ -653,7 +653,7 @@ MPI = (
         "spec.trainer.numNodes: Invalid value: 3: must have 1 when MPI trainingRuntime with "
         "enabled runLauncherAsNode does not have either launcher and node",
         mpi(launcher(), nodes=3),
-        variant="as the runtime says",
+        variant="as set in the runtime",
     ),
     JobCase(
         "mpi-one-node",
@@ -795,7 +795,7 @@ PATCHING = (
         patch(of_job={"labels": {STEP: "model-initializer"}}),
         patch(of_job={"labels": {STEP: "trainer"}}),
         f'{PATCHED}.template.metadata.labels[{STEP}]: Invalid value: "model-initializer": the '
-        "runtime decides which step of a TrainJob this job is: it cannot be changed",
+        "runtime sets this label, and a TrainJob cannot change it",
         torch(),
     ),
     *(

@@ -220,7 +220,7 @@ def test_admitted_trainjob_with_a_long_status_is_planned() -> None:
     assert not any(isinstance(each, LimitProblem) for each in problems)
 
 
-def test_size_of_a_manifest_with_a_huge_integer_is_known() -> None:
+def test_size_of_a_manifest_with_a_huge_integer_is_computed() -> None:
     assert size_of({"a": 10**30}) == len('{"a":1000000000000000000000000000000}')
 
 

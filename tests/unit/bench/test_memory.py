@@ -14,7 +14,7 @@ from bench.memory import (
     Point,
     estimate,
     job_at_the_limit,
-    judge,
+    report_estimate,
 )
 from bench.whole_manager import MIB, VALUES, Memory, chart_limit, memory_in
 from kftrainer.api.limits import OBJECT_BYTES, OBJECT_VALUES, exceeded, size_of, values_in
@@ -46,7 +46,7 @@ def test_estimate_adds_the_missing_trainjobs_and_refused_pods_to_the_measured_pe
     assert estimate(POINTS, HELD) == Estimate(150_000 * KIB, 350, 40.0 * KIB, 80_000.0 * KIB)
 
 
-def test_estimate_uses_stores_where_the_manager_seems_to_need_less() -> None:
+def test_estimate_uses_stores_where_the_manager_needs_less() -> None:
     held = {**HELD, "JobSets just held whole": 50.0 * KIB}
     assert estimate(POINTS, held).each == 67.0 * KIB
 
@@ -80,7 +80,7 @@ def test_exit_code_depends_on_the_limit_in_the_chart(
 
 
 def test_verdict_that_does_not_fit_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not judge(estimate(POINTS, HELD), 100 * MIB)
+    assert not report_estimate(estimate(POINTS, HELD), 100 * MIB)
     assert "do not fit" in capsys.readouterr().err
 
 

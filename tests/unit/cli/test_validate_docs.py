@@ -40,5 +40,5 @@ def test_commands_print_the_documented_output(
                 assert out + err == printed
                 ran += 1
             case other:
-                pytest.fail(f"nobody knows how to run {other}")
+                pytest.fail(f"unsupported command: {other}")
     assert ran == 5

@@ -57,11 +57,11 @@ def outcome(data: bytes) -> tuple[int, list[Any]]:
 
 
 def check(data: bytes) -> None:
-    code, remarks = outcome(data)
-    types = [each["type"] for each in remarks if each["severity"] == "error"]
+    code, findings = outcome(data)
+    types = [each["type"] for each in findings if each["severity"] == "error"]
     assert code == (2 if "Unreadable" in types else 1 if types else 0)
     most = len(data.decode(errors="replace").splitlines()) + 1  # what is missing may be at the end
-    for each in remarks:
+    for each in findings:
         assert set(each) == {"file", "line", "path", "type", "message", "severity", "rule"}
         assert each["rule"] in (None, *Rule, *PLUGIN_RULES)
         assert each["file"] == "<stdin>"
@@ -89,7 +89,7 @@ RUNTIMES = {
 
 
 def companions(mutant: Object) -> list[Object]:
-    """Who makes admission look at it: the runtimes for a TrainJob, a TrainJob for a runtime."""
+    """Objects that cause its validation: the runtimes for a TrainJob, a TrainJob for a runtime."""
     if mutant["kind"] == "TrainJob":
         return [*RUNTIMES.values()]
     metadata = mutant.get("metadata")

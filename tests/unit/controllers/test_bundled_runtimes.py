@@ -1,4 +1,4 @@
-"""What is done about a runtime that comes with the operator: applied, deleted, or left alone."""
+"""Runtimes that ship with the operator are applied, deleted or not modified."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -104,16 +104,16 @@ def test_label_with_another_value_does_not_count() -> None:
 
 def test_document_gets_label_and_hash_only() -> None:
     before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
-    made = bundled_runtime(before)
-    assert made.manifest == {
+    defaulted = bundled_runtime(before)
+    assert defaulted.manifest == {
         **before,
         "metadata": {
             "name": "torch",
             "labels": {"trainer.kubeflow.org/framework": "torch", LABEL: "kftrainer"},
-            "annotations": {"a": "b", HASH: made.mark},
+            "annotations": {"a": "b", HASH: defaulted.mark},
         },
     }
-    assert LABEL not in before["metadata"]["labels"], "nobody writes into what was read"
+    assert LABEL not in before["metadata"]["labels"], "objects that were read are not changed"
 
 
 def test_hash_depends_on_content_and_not_on_notation() -> None:
@@ -393,13 +393,13 @@ async def test_manager_of_some_namespaces_deletes_nothing() -> None:
 async def test_runtime_is_out_of_date_until_the_cache_has_it() -> None:
     cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=True)
-    assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
+    assert cluster.out_of_date() is None, "only the leader reports"
     with pytest.raises(ReconcileError):
         await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1
     cluster.error = None
     await reconciler.reconcile(KEY)
-    assert cluster.out_of_date() == 1, "it may have been in vain"
+    assert cluster.out_of_date() == 1, "it may have failed"
     cluster.metadata = existing()
     await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 0

@@ -60,7 +60,7 @@ class HeldObjects:
 
     def informer(self, resource: Resource[Any]) -> "HeldObjects":
         self._kind = resource.kind
-        self._maker: CachedObjectFactory[Any] = CachedObjectFactory(
+        self._factory: CachedObjectFactory[Any] = CachedObjectFactory(
             resource, None, {}, reduction=REDUCTIONS.get(resource)
         )
         return self
@@ -70,7 +70,7 @@ class HeldObjects:
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         found = self._entries.get((self._kind, key.name))
-        return None if found is None else self._maker.make(found)
+        return None if found is None else self._factory.create(found)
 
     async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
         self.read.append(resource.kind)
@@ -249,18 +249,18 @@ async def test_slot_is_kept_while_another_object_is_processed() -> None:
 async def test_namespace_that_stopped_trying_does_not_keep_its_turn() -> None:
     clock = FakeClock()
     schedule = Schedule(clock)
-    gone, other = ObjectKey("gone", "a"), ObjectKey("other", "a")
+    is_deleted, other = ObjectKey("gone", "a"), ObjectKey("other", "a")
     assert schedule.delay(other) == 0
     schedule.worked(other, 0.001)
     await clock.advance(0.5)
-    assert schedule.delay(gone, is_busy=True) > 0
+    assert schedule.delay(is_deleted, is_busy=True) > 0
     assert schedule.delay(other, is_busy=True) > 0
     assert schedule.delay(other) > 0, "the other namespace was never served"
     await clock.advance(ABSENT_AFTER + 0.1)
     assert schedule.delay(other) == 0
 
 
-async def test_object_without_a_slot_does_not_cost_its_namespace_the_turn() -> None:
+async def test_object_without_a_slot_does_not_use_the_turn_of_its_namespace() -> None:
     """Small TrainJobs of a namespace are reconciled all the time."""
     clock = FakeClock()
     schedule = Schedule(clock)

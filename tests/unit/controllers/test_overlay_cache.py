@@ -12,7 +12,7 @@ from kftrainer.machinery.cache.reduction import Reduction
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=unstructured)
 KEY = ObjectKey("team", "thing")
 REDUCTION = Reduction(spec=("suspend",))
-MAKER: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
+FACTORY: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
 
 
 def thing(version: int) -> Manifest:
@@ -42,7 +42,7 @@ class LaggingCache:
 
     def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         assert key == KEY
-        return None if self.held is None else MAKER.make(self.held)
+        return None if self.held is None else FACTORY.create(self.held)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_response_is_used_until_the_cache_has_its_version(
     cache.reached, cache.held = 9, thing(9)
     assert view.get(THINGS, KEY) == thing(10)
     cache.reached, cache.held = 11, None
-    assert view.get(THINGS, KEY) is None, "it was deleted, and the cache knows better"
+    assert view.get(THINGS, KEY) is None, "the cache is newer: it was deleted"
 
 
 @pytest.mark.parametrize("order", [(10, 12), (12, 10)])

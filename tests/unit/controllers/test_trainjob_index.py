@@ -262,5 +262,5 @@ async def test_deleted_revision_enqueues_only_unfinished_jobs() -> None:
     for each, name in ((ended, "torch-1"), (running_job, "torch-1"), (other, "torch-2")):
         each["status"] = {**each.get("status", {}), "runtimeRevision": name}
     async with cached(ended, running_job, other) as cache:
-        gone: ObjectEvent[Any] = ObjectEvent(ObjectKey("n", "torch-1"), None, None)
-        assert list(enqueue_begun(cache)(gone)) == [ObjectKey("n", "job")]
+        is_deleted: ObjectEvent[Any] = ObjectEvent(ObjectKey("n", "torch-1"), None, None)
+        assert list(enqueue_begun(cache)(is_deleted)) == [ObjectKey("n", "job")]

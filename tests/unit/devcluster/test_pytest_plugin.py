@@ -18,7 +18,7 @@ async def test_needs_a_cluster(namespace):
 def test_needs_nothing():
     pass
 
-def test_says_nothing(control_plane):
+def test_has_no_marker(control_plane):
     assert False, "it ran"
 """
 
@@ -57,7 +57,7 @@ def test_tests_without_a_control_plane_are_skipped_and_counted_at_the_end(
     result.stdout.fnmatch_lines(
         [
             "*NOT TESTED*",
-            "2 tests did not run, because a real control plane could not be had:",
+            "2 tests did not run, because a real control plane could not be started:",
             "  Go 1.26 or newer is needed to build the control plane*KUBEBUILDER_ASSETS*",
         ]
     )
@@ -73,6 +73,6 @@ def test_where_real_parts_are_required_they_fail_instead(
 
 
 def test_test_without_cluster_marker_is_an_error(bare_machine: pytest.Pytester) -> None:
-    result = run(bare_machine, "-k", "says_nothing")
+    result = run(bare_machine, "-k", "has_no_marker")
     result.assert_outcomes(errors=1, deselected=3)
     result.stdout.fnmatch_lines(["*mark the test `integration` or `e2e`*"])

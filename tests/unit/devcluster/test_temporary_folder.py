@@ -6,7 +6,7 @@ from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.temporary_folder import own_folder, sweep
 
 
-def test_a_folder_is_gone_after_its_block(tmp_path: Path) -> None:
+def test_folder_is_deleted_after_its_block(tmp_path: Path) -> None:
     with own_folder(tmp_path) as folder:
         (folder / "etcd").mkdir()
     assert list(cache_paths.runs(tmp_path).iterdir()) == []

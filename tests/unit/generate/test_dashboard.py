@@ -66,7 +66,7 @@ def test_each_panel_has_a_query_and_a_unit(panel: dict[str, Any]) -> None:
     for querier in (panel, *panel["targets"]):
         assert querier["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
-        assert 'job="$job"' in target["expr"], "it asks for everybody's"
+        assert 'job="$job"' in target["expr"], "the query selects all jobs"
         assert target["expr"].count("(") == target["expr"].count(")")
     if len(panel["targets"]) > 1:
         assert all(target["legendFormat"] for target in panel["targets"])

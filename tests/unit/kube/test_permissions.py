@@ -1,4 +1,4 @@
-"""Whether a kind may be read: one look that leaves nothing open."""
+"""Whether a kind may be read, decided by one check."""
 
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, cast

@@ -82,7 +82,7 @@ async def test_hanging_check_fails() -> None:
         return None
 
     answer = await get("/healthz/slow", slow=hangs)
-    assert answer == HttpResponse(500, "internal server error: it did not answer within 1 s\n")
+    assert answer == HttpResponse(500, "internal server error: it did not finish within 1 s\n")
 
 
 @pytest.mark.parametrize(

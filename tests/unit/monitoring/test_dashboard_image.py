@@ -10,7 +10,7 @@ from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Curve
 from monitoring.svg import Box, Line, Plot, fitted, nice_top, readable, stacked
 
-DRAWN = Path(__file__).parents[3] / "docs" / "img" / "dashboard.svg"
+IMAGE_PATH = Path(__file__).parents[3] / "docs" / "img" / "dashboard.svg"
 LARGEST = 150 * 1024
 VARIABLES = {"job": "j", "namespace": ".*", "__rate_interval": "1m", "__range": "1h"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -31,7 +31,7 @@ class Constant:
         return [Curve({"controller": name}, points) for name in ("one", "two")]
 
 
-async def test_every_panel_is_drawn() -> None:
+async def test_every_panel_is_rendered() -> None:
     picture = Picture(Constant(), VARIABLES, Span(0, 120, 10))  # type: ignore[arg-type]
     texts = texts_of(await picture.draw(kftrainer()))
     assert {panel["title"].removeprefix("▾ ") for panel in kftrainer()["panels"]} <= {
@@ -40,7 +40,7 @@ async def test_every_panel_is_drawn() -> None:
 
 
 def test_the_picture_in_the_documents_is_of_this_dashboard() -> None:
-    text = DRAWN.read_text()
+    text = IMAGE_PATH.read_text()
     assert len(text.encode()) < LARGEST
     texts = {each.removeprefix("▾ ") for each in texts_of(text)}
     assert {panel["title"] for panel in kftrainer()["panels"]} <= texts, (
@@ -48,7 +48,7 @@ def test_the_picture_in_the_documents_is_of_this_dashboard() -> None:
     )
 
 
-def test_a_curve_is_broken_where_nothing_is_known() -> None:
+def test_curve_has_a_gap_where_values_are_missing() -> None:
     plot = Plot(Box(0, 0, 30, 10), top=10, values=4)
     assert 'd="M0 10L10 5M30 0"' in plot.line(Line("a", "red", [0, 5, None, 10]))
 

@@ -306,7 +306,7 @@ def test_objects_beyond_a_limit_are_not_changed() -> None:
     assert canonical_train_job(large, small := job(1), NOW) is small
 
 
-def test_objects_beyond_a_limit_are_not_brought_within_it() -> None:
+def test_objects_beyond_a_limit_cannot_be_reduced_below_it() -> None:
     job = train_job(annotations={"a": ""}, trainer={"args": []})
     job["spec"]["annotations"]["a"] = "x" * (limits.OBJECT_BYTES - limits.size_of(job) + 1)
     assert canonical_train_job(None, job, NOW) is job

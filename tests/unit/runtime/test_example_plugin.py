@@ -329,7 +329,7 @@ def test_plugin_that_is_not_installed_is_refused(render: Render, installed: Path
     assert f"no installed package declares it as an entry point of {GROUP}" in line
 
 
-def test_a_failure_of_the_example_bears_its_name(render: Render, changed: Path) -> None:
+def test_failure_of_the_example_contains_its_name(render: Render, changed: Path) -> None:
     whole = (changed / MODULE).read_text()
     (changed / MODULE).write_text(whole.replace("info.num_nodes(job)", "info.nodes"))
     done = render(*documents(**{LABEL: "llm"}), packages=changed)

@@ -172,7 +172,7 @@ def test_note_about_a_missing_path_is_ignored() -> None:
     document: Any = {"a": {"b": {"c": 1}, "d": 2}, "twins": [{"name": "x"}, {"name": "x", "i": 1}]}
     with planning(document) as trace, trace.changes_of("Torch"):
         trace.note("a.nonesuch.x", "typo")
-        trace.note("twins[x].i", "not to be told apart")
+        trace.note("twins[x].i", "indistinguishable")
         trace.note("a.b.c.deeper", "too deep")
         del document["a"]["b"]
         trace.note("a.b.c", "field")

@@ -104,7 +104,7 @@ def test_rules_beyond_the_limit_count_as_other_except_built_in_ones() -> None:
     assert len(rules) <= MOST_RULES + 1
     assert unknown[0] in rules
     assert counted.counts()["TrainJob", OTHER] == 1
-    ours = (*Rule, *PLUGIN_RULES, "timeout", "too-many-requests", "internal-error")
+    ours = (*Rule, *PLUGIN_RULES, "timeout", "internal-error")
     counted.deny(*ours)
     counted.deny(unknown[0])
     counts = counted.counts()

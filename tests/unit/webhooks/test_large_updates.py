@@ -97,13 +97,13 @@ def update(
         dry_run=False,
     )
     admission = TrainJobAdmission(RUNTIMES, GivenObjects([PLAIN, *cached]), server)  # type: ignore[arg-type]
-    verdict = asyncio.run(admission(admission_request))
-    return replace(verdict, warnings=tuple(verdict.warnings))
+    response = asyncio.run(admission(admission_request))
+    return replace(response, warnings=tuple(response.warnings))
 
 
-def is_kept(verdict: AdmissionResponse) -> bool:
-    [warning] = verdict.warnings or [""]
-    return verdict.allowed and warning.startswith("the stored object already has this error: ")
+def is_kept(response: AdmissionResponse) -> bool:
+    [warning] = response.warnings or [""]
+    return response.allowed and warning.startswith("the stored object already has this error: ")
 
 
 def job_set(**status: Any) -> Object:
@@ -136,9 +136,9 @@ def test_large_trainjob_can_be_suspended_and_labelled(large: Object) -> None:
 def test_large_trainjob_cannot_exceed_another_limit(large: Object) -> None:
     for other in LARGE.values():
         if other is not large:
-            verdict = update(changed(large, **other["spec"]), large)
-            assert (verdict.allowed, verdict.rules) == (False, ("too-large",))
-            assert verdict.message.endswith(ONLY)
+            response = update(changed(large, **other["spec"]), large)
+            assert (response.allowed, response.rules) == (False, ("too-large",))
+            assert response.message.endswith(ONLY)
 
 
 @pytest.mark.parametrize(
@@ -268,11 +268,11 @@ def test_large_trainjob_without_a_jobset_can_be_reduced() -> None:
     ],
 )
 def test_content_of_a_large_trainjob_with_a_jobset_cannot_change(spec: Object, field: str) -> None:
-    verdict = update(changed(JOB, **spec), ITEMS, job_set())
-    assert f"{field}: Forbidden: cannot be changed after the JobSet was created" in verdict.message
+    response = update(changed(JOB, **spec), ITEMS, job_set())
+    assert f"{field}: Forbidden: cannot be changed after the JobSet was created" in response.message
     done = {**changed(JOB, **spec), "status": FINISHED}
-    verdict = update(done, {**ITEMS, "status": FINISHED})
-    assert f"{field}: Forbidden: cannot be changed after the TrainJob has fini" in verdict.message
+    response = update(done, {**ITEMS, "status": FINISHED})
+    assert f"{field}: Forbidden: cannot be changed after the TrainJob has fini" in response.message
 
 
 def test_jobset_of_a_large_trainjob_is_read_from_the_server() -> None:

@@ -36,7 +36,7 @@ SEED, MUTANTS = 20_260_201, 600
 each_kind = pytest.mark.parametrize("kind", ["TrainingRuntime", CLUSTER_KIND])
 
 
-def verdict_on(document: Object, *existing: Object, old: Object | None = None) -> AdmissionResponse:
+def review(document: Object, *existing: Object, old: Object | None = None) -> AdmissionResponse:
     """The answer to who wants to create the document, or to change the old one into it."""
     resource = KINDS[document["kind"]]
     validators = validators_by_path(RUNTIMES, GivenObjects(existing), None, clock=FakeClock())
@@ -59,8 +59,8 @@ def verdict_on(document: Object, *existing: Object, old: Object | None = None) -
     async def reviewed() -> AdmissionResponse:
         return await validator(request)
 
-    verdict = asyncio.run(reviewed())
-    return replace(verdict, warnings=tuple(verdict.warnings))
+    response = asyncio.run(reviewed())
+    return replace(response, warnings=tuple(response.warnings))
 
 
 def as_stored(document: Object) -> Any:
@@ -74,20 +74,20 @@ def test_trainjob_denial_reports_the_violated_rule(case: JobCase, kind: str) -> 
     name = case.runtime["metadata"]["name"] if case.runtime else "None"
     runtimes = [placed(case.runtime, kind, name, NAMESPACE)] if case.runtime else []
     job = as_stored(job_of(case, case.wrong, kind, name, NAMESPACE))
-    verdict = verdict_on(job, *runtimes, *OLD, PRIORITY)
-    assert verdict.allowed is case.is_warning
+    response = review(job, *runtimes, *OLD, PRIORITY)
+    assert response.allowed is case.is_warning
     if case.message.startswith("["):  # who breaks it breaks something else, too
-        assert case.rule in verdict.rules
+        assert case.rule in response.rules
     else:
-        assert verdict.rules == (() if case.is_warning else (case.rule,))
+        assert response.rules == (() if case.is_warning else (case.rule,))
 
 
 @each_kind
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
 def test_runtime_denial_reports_the_violated_rule(case: RuntimeCase, kind: str) -> None:
-    verdict = verdict_on(as_stored(placed(case.wrong, kind, "runtime", NAMESPACE)))
-    assert verdict.allowed is case.is_warning
-    assert verdict.rules == (() if case.is_warning else (case.rule,))
+    response = review(as_stored(placed(case.wrong, kind, "runtime", NAMESPACE)))
+    assert response.allowed is case.is_warning
+    assert response.rules == (() if case.is_warning else (case.rule,))
 
 
 def test_denials_of_random_documents_report_a_rule() -> None:
@@ -95,8 +95,8 @@ def test_denials_of_random_documents_report_a_rule() -> None:
     ours = {*map(str, (*Rule, *PLUGIN_RULES))}
     seen: set[str] = set()
     for what, mutant in mutants(SEED, MUTANTS):
-        verdict = verdict_on(mutant, *SHIPPED)
-        assert verdict.allowed or verdict.rules, what
-        assert set(verdict.rules) <= ours, what
-        seen |= set(verdict.rules)
+        response = review(mutant, *SHIPPED)
+        assert response.allowed or response.rules, what
+        assert set(response.rules) <= ours, what
+        seen |= set(response.rules)
     assert {"schema", "runtime-missing", "runtime-template"} <= seen

@@ -42,8 +42,8 @@ async def reviewed(
         old_object=old,
         dry_run=False,
     )
-    verdict = await RuntimeAdmission(resource, RUNTIMES.framework)(request)
-    return replace(verdict, warnings=tuple(verdict.warnings))
+    response = await RuntimeAdmission(resource, RUNTIMES.framework)(request)
+    return replace(response, warnings=tuple(response.warnings))
 
 
 def with_metadata(document: Object, **metadata: Any) -> Object:
@@ -66,11 +66,11 @@ async def test_bundled_runtimes_are_admitted_without_warnings(
 
 
 async def test_invalid_runtime_is_denied(resource: AnyResource) -> None:
-    verdict = await reviewed(resource, BAD)
-    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
-    assert verdict.message == REPLICAS
-    assert verdict.details is not None
-    assert verdict.details["causes"] == [
+    response = await reviewed(resource, BAD)
+    assert (response.allowed, response.code, response.reason) == (False, 403, "Forbidden")
+    assert response.message == REPLICAS
+    assert response.details is not None
+    assert response.details["causes"] == [
         {"reason": "FieldValueInvalid", "message": REPLICAS, "field": f"{JOBS}[0].replicas"}
     ]
 
@@ -78,14 +78,14 @@ async def test_invalid_runtime_is_denied(resource: AnyResource) -> None:
 async def test_denial_lists_all_errors(resource: AnyResource) -> None:
     job = {**replicated_job(), "replicas": 2}
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
-    verdict = await reviewed(resource, runtime(jobs=[job]))
-    assert verdict.message == (
+    response = await reviewed(resource, runtime(jobs=[job]))
+    assert response.message == (
         f"[{REPLICAS}, {JOBS}[0].template.spec.template.spec.containers: Invalid value: "
         '[{"name":"main"}]: must contain the required container for the ancestor: trainer]'
     )
 
 
-async def test_update_that_makes_a_runtime_invalid_is_denied(resource: AnyResource) -> None:
+async def test_update_to_an_invalid_runtime_is_denied(resource: AnyResource) -> None:
     """G6."""
     assert (await reviewed(resource, BAD, GOOD)).message == REPLICAS
     assert await reviewed(resource, GOOD, BAD) == ALLOWED
@@ -94,18 +94,18 @@ async def test_update_that_makes_a_runtime_invalid_is_denied(resource: AnyResour
 async def test_error_of_the_stored_runtime_is_a_warning(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["mlPolicy"]["numNodes"] = 4
-    verdict = await reviewed(resource, other, BAD)
-    assert verdict.allowed
-    assert list(verdict.warnings) == [f"the stored object already has this error: {REPLICAS}"]
+    response = await reviewed(resource, other, BAD)
+    assert response.allowed
+    assert list(response.warnings) == [f"the stored object already has this error: {REPLICAS}"]
 
 
 async def test_update_that_adds_an_error_is_denied(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["podGroupPolicy"] = {"coscheduling": {}, "volcano": {}}
-    verdict = await reviewed(resource, other, BAD)
-    assert not verdict.allowed
-    assert verdict.message.startswith("spec.podGroupPolicy: ")
-    assert REPLICAS not in verdict.message
+    response = await reviewed(resource, other, BAD)
+    assert not response.allowed
+    assert response.message.startswith("spec.podGroupPolicy: ")
+    assert REPLICAS not in response.message
 
 
 async def test_runtime_of_an_older_schema_can_be_edited(resource: AnyResource) -> None:
@@ -114,9 +114,9 @@ async def test_runtime_of_an_older_schema_can_be_edited(resource: AnyResource) -
     old["spec"]["mlPolicy"] = {"numNodes": 1, "mpi": {"numProcPerNode": 0}}
     new = deepcopy(old)
     new["spec"]["mlPolicy"]["numNodes"] = 2
-    verdict = await reviewed(resource, new, old)
-    assert verdict.allowed
-    assert "spec.mlPolicy.mpi.numProcPerNode" in verdict.warnings[0]
+    response = await reviewed(resource, new, old)
+    assert response.allowed
+    assert "spec.mlPolicy.mpi.numProcPerNode" in response.warnings[0]
     worse = deepcopy(new)
     worse["spec"]["mlPolicy"]["numNodes"] = 0
     assert (await reviewed(resource, worse, old)).code == 400
@@ -157,9 +157,9 @@ async def test_creating_a_deprecated_runtime_causes_a_warning(
     resource: AnyResource,
 ) -> None:
     """W1."""
-    verdict = await reviewed(resource, deprecated(GOOD))
-    assert verdict.allowed
-    [warning] = verdict.warnings
+    response = await reviewed(resource, deprecated(GOOD))
+    assert response.allowed
+    [warning] = response.warnings
     assert warning.startswith(f'{resource.kind} "runtime" is deprecated and will be removed in a ')
 
 
@@ -195,9 +195,9 @@ async def test_label_change_of_an_invalid_runtime_causes_no_other_warnings(
 
 
 async def test_denial_includes_warnings(resource: AnyResource) -> None:
-    verdict = await reviewed(resource, deprecated(BAD))
-    assert not verdict.allowed
-    assert len(verdict.warnings) == 1
+    response = await reviewed(resource, deprecated(BAD))
+    assert not response.allowed
+    assert len(response.warnings) == 1
 
 
 MALFORMED_DOCUMENTS: dict[str, Object] = {
@@ -214,11 +214,11 @@ MALFORMED_DOCUMENTS: dict[str, Object] = {
 async def test_undecodable_runtime_is_a_bad_request_without_values(
     resource: AnyResource, what: str
 ) -> None:
-    verdict = await reviewed(resource, MALFORMED_DOCUMENTS[what])
-    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
-    assert verdict.rules == ("schema",)
-    assert verdict.message.startswith(f"not a {resource.kind}: ")
-    assert "hunter2" not in verdict.message
+    response = await reviewed(resource, MALFORMED_DOCUMENTS[what])
+    assert (response.allowed, response.code, response.reason) == (False, 400, "BadRequest")
+    assert response.rules == ("schema",)
+    assert response.message.startswith(f"not a {resource.kind}: ")
+    assert "hunter2" not in response.message
 
 
 async def test_kind_and_api_version_may_be_missing_in_the_object(resource: AnyResource) -> None:
@@ -249,17 +249,17 @@ async def test_runtime_for_which_a_plugin_fails_is_rejected(
 ) -> None:
     whole = Framework([*load_framework().plugins, Crashing()])
     monkeypatch.setattr(RUNTIMES, "framework", whole)
-    verdict = await reviewed(resource, GOOD)
-    assert (verdict.allowed, verdict.code, verdict.rules) == (False, 500, ("plugin-failed",))
-    assert verdict.message == "plugin crashing failed: KeyError: 'runtime'"
+    response = await reviewed(resource, GOOD)
+    assert (response.allowed, response.code, response.rules) == (False, 500, ("plugin-failed",))
+    assert response.message == "plugin crashing failed: KeyError: 'runtime'"
 
 
 async def test_rules_of_a_disabled_plugin_do_not_apply(
     resource: AnyResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpi = runtime(mlPolicy={"mpi": {}}, jobs=[replicated_job("launcher")])
-    verdict = await reviewed(resource, mpi)
-    assert verdict.rules == ("runtime-mpi-workers",)
+    response = await reviewed(resource, mpi)
+    assert response.rules == ("runtime-mpi-workers",)
     monkeypatch.setattr(RUNTIMES, "framework", load_framework(disabled=["MPI"]))
     assert (await reviewed(resource, mpi)).allowed
 
@@ -270,5 +270,5 @@ async def test_runtime_beyond_a_limit_is_rejected(
     large = runtime(jobs=[replicated_job(f"job-{n}", None) for n in range(101)])
     too_many = f"{JOBS}: Too many: 101: must have at most 100 items"
     for old in (None, GOOD):
-        verdict = await reviewed(resource, large, old)
-        assert (verdict.code, verdict.message, verdict.rules) == (403, too_many, ("too-large",))
+        response = await reviewed(resource, large, old)
+        assert (response.code, response.message, response.rules) == (403, too_many, ("too-large",))

@@ -62,8 +62,8 @@ def answer(
         server,  # type: ignore[arg-type]
         namespaces=namespaces,
     )
-    verdict = asyncio.run(admission(http_request))
-    return replace(verdict, warnings=tuple(verdict.warnings))
+    response = asyncio.run(admission(http_request))
+    return replace(response, warnings=tuple(response.warnings))
 
 
 def changed(job: Object, **spec: Any) -> Object:
@@ -79,15 +79,15 @@ def test_valid_trainjob_is_admitted() -> None:
 
 
 def test_trainjob_without_its_runtime_is_denied() -> None:
-    verdict = answer(request(JOB))
-    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
-    assert verdict.message.startswith("spec.runtimeRef: Invalid value: ")
-    assert verdict.message.endswith(
+    response = answer(request(JOB))
+    assert (response.allowed, response.code, response.reason) == (False, 403, "Forbidden")
+    assert response.message.startswith("spec.runtimeRef: Invalid value: ")
+    assert response.message.endswith(
         'TrainingRuntime.trainer.kubeflow.org "runtime" not found: '
         "specified trainingRuntime must be created before the TrainJob is created"
     )
-    assert verdict.details is not None
-    assert verdict.details["causes"][0]["field"] == "spec.runtimeRef"
+    assert response.details is not None
+    assert response.details["causes"][0]["field"] == "spec.runtimeRef"
 
 
 def test_warnings_are_returned_with_and_without_a_denial() -> None:
@@ -95,9 +95,9 @@ def test_warnings_are_returned_with_and_without_a_denial() -> None:
     old = with_metadata(PLAIN, labels=labels)
     bad = changed(JOB, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
     for job, allowed in ((JOB, True), (bad, False)):
-        verdict = answer(request(job), old)
-        assert verdict.allowed == allowed
-        assert ["is deprecated" in each for each in verdict.warnings] == [True]
+        response = answer(request(job), old)
+        assert response.allowed == allowed
+        assert ["is deprecated" in each for each in response.warnings] == [True]
 
 
 def test_trainjob_in_an_unwatched_namespace_is_admitted() -> None:
@@ -105,7 +105,7 @@ def test_trainjob_in_an_unwatched_namespace_is_admitted() -> None:
     assert not answer(request(JOB), namespaces=("other", NAMESPACE)).allowed
 
 
-def test_missing_metadata_is_taken_from_the_request() -> None:
+def test_missing_metadata_is_copied_from_the_request() -> None:
     bare = {"metadata": {}, "spec": JOB["spec"]}
     assert answer(request(bare), PLAIN) == ALLOWED
     nameless = {"metadata": {"generateName": "demo-", "name": "", "namespace": ""}}
@@ -121,9 +121,9 @@ def test_request_without_an_object_is_admitted() -> None:
 
 def test_update_of_a_trainjob_being_deleted_is_admitted() -> None:
     """G7."""
-    gone = with_metadata(changed(JOB, podTemplateOverrides=3), deletionTimestamp="2026-01-01")
-    assert answer(request(gone, JOB)) == ALLOWED
-    assert not answer(request(gone)).allowed
+    is_deleted = with_metadata(changed(JOB, podTemplateOverrides=3), deletionTimestamp="2026-01-01")
+    assert answer(request(is_deleted, JOB)) == ALLOWED
+    assert not answer(request(is_deleted)).allowed
 
 
 def test_change_of_bookkeeping_fields_is_not_validated() -> None:
@@ -141,9 +141,9 @@ def test_labels_can_change_when_the_runtime_is_invalid() -> None:
 
 def test_trainjob_can_be_suspended_when_the_runtime_is_invalid() -> None:
     for existing in ((), (BROKEN,)):
-        verdict = answer(request(changed(JOB, suspend=True), JOB), *existing)
-        assert verdict.allowed
-        assert verdict.warnings[0].startswith("the stored object already has this error: ")
+        response = answer(request(changed(JOB, suspend=True), JOB), *existing)
+        assert response.allowed
+        assert response.warnings[0].startswith("the stored object already has this error: ")
 
 
 class Rooted(CustomValidation):
@@ -182,14 +182,14 @@ EDITED = changed(JOB, trainer={"image": "new"})
 
 def test_change_of_a_field_that_is_fixed_by_the_jobset_is_denied() -> None:
     """G20."""
-    verdict = answer(request(EDITED, JOB), PLAIN, JOB_SET)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
+    response = answer(request(EDITED, JOB), PLAIN, JOB_SET)
+    assert response.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
 
 
 def test_edit_is_denied_if_only_the_api_server_has_the_jobset() -> None:
     server = LiveObjects(PLAIN, JOB_SET)
-    verdict = answer(request(EDITED, JOB), PLAIN, server=server)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
+    response = answer(request(EDITED, JOB), PLAIN, server=server)
+    assert response.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
     assert server.requests[0] == f"JobSet {NAMESPACE}/demo"
 
 
@@ -211,8 +211,8 @@ def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
 )
 def test_edit_is_denied_while_the_jobset_cannot_be_read(error: KubeError) -> None:
     server = LiveObjects(PLAIN, failing=lambda _: error)
-    verdict = answer(request(EDITED, JOB), PLAIN, server=server)
-    assert (verdict.allowed, verdict.code, verdict.reason, verdict.rules) == (
+    response = answer(request(EDITED, JOB), PLAIN, server=server)
+    assert (response.allowed, response.code, response.reason, response.rules) == (
         False,
         503,
         "ServiceUnavailable",
@@ -259,17 +259,17 @@ def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
     ],
 )
 def test_undecodable_trainjob_is_a_bad_request(malformed: Object, message: str) -> None:
-    verdict = answer(request(malformed), PLAIN)
-    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
-    assert verdict.rules == ("schema",)
-    assert message in verdict.message
-    assert "hunter2" not in verdict.message
+    response = answer(request(malformed), PLAIN)
+    assert (response.allowed, response.code, response.reason) == (False, 400, "BadRequest")
+    assert response.rules == ("schema",)
+    assert message in response.message
+    assert "hunter2" not in response.message
 
 
 def test_number_of_reported_problems_is_limited() -> None:
-    verdict = answer(request(changed(JOB, podTemplateOverrides=[{}] * 100)), PLAIN)
-    assert verdict.message.endswith("; and 90 more")
-    assert len(verdict.message) < 1000
+    response = answer(request(changed(JOB, podTemplateOverrides=[{}] * 100)), PLAIN)
+    assert response.message.endswith("; and 90 more")
+    assert len(response.message) < 1000
 
 
 class Crashing(CustomValidation):
@@ -284,10 +284,10 @@ class Crashing(CustomValidation):
 def test_denial_names_a_plugin_that_fails() -> None:
     runtimes = Runtimes(Framework([*load_framework().plugins, Crashing()]))
     with structlog.testing.capture_logs() as logs:
-        verdict = answer(request(JOB), PLAIN, runtimes=runtimes)
-    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 500, "InternalError")
-    assert verdict.rules == ("plugin-failed",)
-    assert verdict.message == "plugin crashing failed: KeyError: 'oops'"
+        response = answer(request(JOB), PLAIN, runtimes=runtimes)
+    assert (response.allowed, response.code, response.reason) == (False, 500, "InternalError")
+    assert response.rules == ("plugin-failed",)
+    assert response.message == "plugin crashing failed: KeyError: 'oops'"
     assert [each["event"] for each in logs] == ["admission_plugin_failed"]
 
 
@@ -332,8 +332,8 @@ def test_admitted_trainjob_causes_no_live_reads() -> None:
 
 
 def test_runtime_missing_on_the_api_server_is_reported() -> None:
-    verdict = answer(request(JOB), server=LiveObjects())
-    assert "must be created before the TrainJob is created" in verdict.message
+    response = answer(request(JOB), server=LiveObjects())
+    assert "must be created before the TrainJob is created" in response.message
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_runtime_missing_on_the_api_server_is_reported() -> None:
 def test_failed_live_read_keeps_the_first_result(
     error: KubeError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01)
+    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01 if error is None else 60.0)
 
     class Failing(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
@@ -351,8 +351,8 @@ def test_failed_live_read_keeps_the_first_result(
             raise error or AssertionError
 
     with structlog.testing.capture_logs() as logs:
-        verdict = answer(request(JOB), server=Failing())
-    assert "must be created before the TrainJob is created" in verdict.message
+        response = answer(request(JOB), server=Failing())
+    assert "must be created before the TrainJob is created" in response.message
     event = "admission_read_timeout" if error is None else "admission_read_failed"
     assert [(each["log_level"], each["event"]) for each in logs] == [("warning", event)]
 
@@ -395,8 +395,8 @@ def validations(
 ) -> tuple[bool, int]:
     """Whether it is allowed, and after how many validations."""
     runtimes = Counted()
-    verdict = answer(http_request, *cached, server=LiveObjects(*server), runtimes=runtimes)
-    return verdict.allowed, runtimes.validations
+    response = answer(http_request, *cached, server=LiveObjects(*server), runtimes=runtimes)
+    return response.allowed, runtimes.validations
 
 
 UNKNOWN_JOB = changed(JOB, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
@@ -472,9 +472,9 @@ def test_secrets_are_never_read() -> None:
 def test_trainjob_of_an_older_schema_can_be_suspended() -> None:
     """As with `numNodes: 0`, which Kubeflow Trainer stored."""
     old = changed(JOB, trainer={"numNodes": 0})
-    verdict = answer(request(changed(old, suspend=True), old), PLAIN)
-    assert verdict.allowed
-    assert "spec.trainer.numNodes" in verdict.warnings[0]
+    response = answer(request(changed(old, suspend=True), old), PLAIN)
+    assert response.allowed
+    assert "spec.trainer.numNodes" in response.warnings[0]
     worse = changed(JOB, trainer={"numNodes": 0, "numProcPerNode": 0})
     assert answer(request(worse, old), PLAIN).code == 400
 
@@ -500,9 +500,9 @@ def test_large_runtime_is_read_live_before_validation() -> None:
         (LiveObjects(failing=lambda _: TransportError("lost")), False),
     ):
         admission = TrainJobAdmission(RUNTIMES, Partial(), admission_request, reduced=reduced)  # type: ignore[arg-type]
-        verdict = asyncio.run(admission(request(JOB)))
-        assert verdict.allowed is allowed, verdict
-    assert verdict.code == 503, "it exists, so that it is not reported as missing"
+        response = asyncio.run(admission(request(JOB)))
+        assert response.allowed is allowed, response
+    assert response.code == 503, "it exists, so that it is not reported as missing"
     assert server.requests == [f"TrainingRuntime {key}"]
 
 
@@ -518,18 +518,18 @@ class Unread(GivenObjects):
 
 
 def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
-    verdict = answer(request(LARGE), existing=Unread())
-    assert (verdict.code, verdict.message, verdict.rules) == (403, TOO_MANY, ("too-large",))
-    assert verdict.details is not None
-    assert verdict.details["causes"] == [
+    response = answer(request(LARGE), existing=Unread())
+    assert (response.code, response.message, response.rules) == (403, TOO_MANY, ("too-large",))
+    assert response.details is not None
+    assert response.details["causes"] == [
         {"reason": "FieldValueTooMany", "message": TOO_MANY, "field": "spec.trainer.env"}
     ]
 
 
 def test_trainjob_that_exceeded_the_limit_before_can_be_suspended() -> None:
-    verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Unread())
-    assert verdict.allowed
-    assert verdict.warnings == (f"the stored object already has this error: {TOO_MANY}",)
+    response = answer(request(changed(LARGE, suspend=True), LARGE), existing=Unread())
+    assert response.allowed
+    assert response.warnings == (f"the stored object already has this error: {TOO_MANY}",)
     assert not answer(request(LARGE, JOB), PLAIN).allowed
 
 

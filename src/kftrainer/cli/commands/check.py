@@ -56,13 +56,13 @@ DEFAULTER = defaulter_name(TRAIN_JOBS)
 WHO_APPLIES = "if the manager applies it, search its log for: cannot apply the runtime"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
-EMPTY = "labels"  # an empty map, which the stored form lacks
+EMPTY = "labels"  # an empty map, which is not in canonical form
 DESCRIPTION = """\
 Check an installation: the API server serves TrainJobs, the manager's Deployment has a ready
-replica, the expected runtimes exist, and the webhooks reject an invalid TrainJob and accept a
-valid one, in its stored form. It waits for objects that do not exist yet. Nothing is changed: the
-TrainJobs are created as dry runs. It does not verify that a leader is elected (without one no
-TrainJob starts); check leader_election_master_status for that.
+replica, the expected runtimes exist, and the webhooks reject an invalid TrainJob and change a
+valid one to canonical form. The command waits for objects that do not exist yet. Nothing is changed
+in the cluster: the TrainJobs are created as dry runs. The command does not check that a leader is
+elected, without which no TrainJob starts: the metric leader_election_master_status shows that.
 """
 EPILOG = """\
 exit code:
@@ -70,7 +70,7 @@ exit code:
   1  a check failed; the last line on standard error contains the reason
   2  invalid arguments
 Required permissions: list ClusterTrainingRuntimes and, to check the webhook, create TrainJobs in
-the namespace. To check the manager, it also reads its Deployment and lists the pods in that
+the namespace. To check the manager, also get its Deployment and list the pods in that
 namespace; without these permissions, or without such a Deployment, a line reports that the manager
 was not checked.
 """
@@ -265,11 +265,11 @@ class Inspection:
                 raise CommandError(
                     f"a valid TrainJob with runtime {runtime} was rejected: {error}"
                 ) from error
-        self._report(f"ok: the webhook {DEFAULTER} changes TrainJobs to their stored form")
+        self._report(f"ok: the webhook {DEFAULTER} changes TrainJobs to canonical form")
         self._report(f"ok: a valid TrainJob is admitted with runtime {', '.join(runtimes)}")
 
     async def _valid_is_not_decided(self, runtime: str) -> str | None:
-        """Return why the TrainJob was neither denied nor admitted in its stored form."""
+        """Return why the TrainJob was neither denied nor admitted in canonical form."""
         try:
             created = await self._dry_run(runtime)
         except (NotFoundError, ServerError) as error:
@@ -277,7 +277,7 @@ class Inspection:
         if nested_field(created, "spec", EMPTY) is None:
             return None
         return (
-            f"a TrainJob was not changed to its stored form: the API server does not call "
+            f"a TrainJob was not changed to canonical form: the API server does not call "
             f"{DEFAULTER} for TrainJobs in namespace {self._namespace}, or cannot call it"
         )
 

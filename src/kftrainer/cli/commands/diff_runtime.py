@@ -27,7 +27,8 @@ EPILOG = """\
 exit code:
   0  the runtime is unchanged
   1  the runtime was changed or deleted; standard output has the difference
-  2  it failed, or invalid arguments; the last line on standard error contains the reason
+  2  the command failed, or its arguments are invalid; the last line on standard error contains
+     the reason
 Required permissions: get the TrainJob, its runtime, and ControllerRevisions in the namespace.
 """
 
@@ -103,7 +104,7 @@ async def _recorded(client: Client, key: ObjectKey) -> Manifest:
         ) from error
     if found.content is None:
         raise CommandError(
-            f"ControllerRevision {key} does not have the content with which the TrainJob began: "
-            "the digest in its name is another one"
+            f"the content of ControllerRevision {key} does not match the digest in its name, so it "
+            "is not the content with which the TrainJob began"
         )
     return found.content

@@ -44,20 +44,21 @@ REPORT_EVERY = 10.0  # seconds, if nothing has changed
 CONCURRENCY = 20  # concurrent deletions
 NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete"
 DESCRIPTION = """\
-Delete all TrainJobs with their objects, wait until they are gone, then do the same with
-TrainingRuntimes and ClusterTrainingRuntimes. The revisions of runtimes (ControllerRevisions) are
-deleted, too. A manager must be running, because it removes the finalizers of runtimes that were in
-use. The command does not wait for runtimes that a manager with --runtimes re-creates; they
-disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are deleted only if
---cluster-runtimes is set.
+Delete all TrainJobs with their objects and wait until they are gone. Then delete the
+TrainingRuntimes and ClusterTrainingRuntimes, and wait for these. Finally, delete the
+ControllerRevisions with the contents of runtimes. A manager must be running, because it
+removes the finalizers of runtimes that were in use. The command does not wait for runtimes that a
+manager with --runtimes re-creates; they are deleted with the CRDs. With --namespace,
+ClusterTrainingRuntimes are not deleted unless --cluster-runtimes is given.
 
-With --release-runtimes nothing is deleted: the finalizer is removed from runtimes that no TrainJob
-refers to, so that they, and their namespaces, can be deleted although no manager watches them.
+With --release-runtimes, nothing is deleted. The finalizer is removed from runtimes that no TrainJob
+refers to, so that these runtimes and their namespaces can be deleted although no manager watches
+them.
 """
 EPILOG = """\
 exit code:
   0  nothing is left, or the CustomResourceDefinitions are not installed
-  1  it failed; the last line on standard error lists what is left and why
+  1  the command failed; the last line on standard error lists what is left and why
   2  invalid arguments; or a dry run without --yes, which prints what would be deleted
 Required permissions: list and delete the three kinds and ControllerRevisions; with --namespace,
 only TrainJobs, TrainingRuntimes and ControllerRevisions in these namespaces, and
@@ -90,7 +91,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--cluster-runtimes",
         action="store_true",
-        help="with --namespace: delete all ClusterTrainingRuntimes, too",
+        help="with --namespace: also delete all ClusterTrainingRuntimes",
     )
     parser.add_argument(
         "--release-runtimes",

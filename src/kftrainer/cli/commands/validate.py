@@ -21,10 +21,10 @@ LimitRanges and PriorityClasses, are used as context, as if they existed in the 
 fields that planning reads are checked. All other kinds are skipped; the last line counts them by
 kind. Jobs of the Training Operator (v1), such as a PyTorchJob of kubeflow.org/v1, are errors.
 
-A TrainJob is validated together with its runtime. If its runtime is not among the given files:
-  - it is an error if they contain other runtimes of that kind, as in a cluster that has only these;
-  - otherwise, and for a bundled runtime such as torch-distributed, a warning reports that checks
-    that need the runtime were skipped.
+A TrainJob is validated together with its runtime. If the files do not contain the runtime:
+  - If it is installed with the operator, or if the files contain no runtime of its kind, a warning
+    reports that the checks that need the runtime were skipped.
+  - Otherwise this is an error, as in a cluster with only the runtimes in the files.
 
 Unknown fields are errors, because kubectl rejects them (--validate=strict, its default). Clients
 without strict validation would lose these fields silently.

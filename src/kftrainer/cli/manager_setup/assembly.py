@@ -38,17 +38,17 @@ from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
-from kftrainer.controllers.runtime_revisions import (
-    REVISION_INDEXES,
-    RevisionCollector,
-    enqueue_namespace,
-    is_deletion,
-)
 from kftrainer.controllers.trainjob.jobset.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
 from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
+from kftrainer.controllers.unused_revisions import (
+    REVISION_INDEXES,
+    RevisionCollector,
+    enqueue_namespace,
+    is_deletion,
+)
 from kftrainer.controllers.watches import (
     RUNTIME_KINDS,
     enqueue_begun,
@@ -290,7 +290,7 @@ class Assembly:
     ) -> AnyInformer[T]:
         indexes = INDEXES.get(resource, NO_INDEXES)
 
-        def make(namespace: str | None) -> Informer[T]:
+        def new_informer(namespace: str | None) -> Informer[T]:
             return Informer(
                 self._client,
                 resource,
@@ -304,7 +304,7 @@ class Assembly:
                 on_access=self._access_changed,
             )
 
-        return in_namespaces(resource, self._options.namespaces, make)
+        return in_namespaces(resource, self._options.namespaces, new_informer)
 
     def _access_changed(
         self,

@@ -114,11 +114,11 @@ class JobCounts(Collector):
         yield jobs
         oldest = GaugeMetricFamily(
             "kftrainer_trainjob_oldest_timestamp_seconds",
-            "Unix time at which the unfinished TrainJob that has been in this state longest "
-            "entered it. The status has no time for Pending and Running: if the manager did not "
-            "observe it, for example before a restart, it is the time of the TrainJob's creation "
-            "or last resumption; for a TrainJob that had pods and waits again, the time of the "
-            "restart. `namespace` is as in kftrainer_trainjobs.",
+            "Earliest Unix time at which an unfinished TrainJob in this state entered it. The "
+            "status has no time for Pending and Running. If the manager did not observe the "
+            "change, for example before a restart, the time of the TrainJob's creation or last "
+            "resumption is used; for a TrainJob that had pods and is Pending again, the time of "
+            "the restart. `namespace` is as in kftrainer_trainjobs.",
             labels=("namespace", "state"),
         )
         for place, since in self._counts.oldest().items():

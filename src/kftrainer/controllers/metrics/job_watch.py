@@ -32,6 +32,7 @@ INDEX_JOB_SET = "job-set"
 KEPT_STATUS = ("ready", "succeeded")
 KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
 METRIC = "kftrainer_trainjob_first_pod_running_seconds"
+NODES_INCOMPLETE = "status.nodes counts only the nodes of Jobs whose pods are all ready"
 
 
 def _ignore(_key: ObjectKey) -> None:
@@ -68,7 +69,7 @@ class JobWatch:
         self._unknown: set[ObjectKey] = set()  # JobSets whose ready pods were not known yet
         self._informers: dict[str | None, Informer[Manifest]] = {}
 
-        def make(namespace: str | None) -> Informer[Manifest]:
+        def new_informer(namespace: str | None) -> Informer[Manifest]:
             informer = self._informers[namespace] = Informer(
                 client,
                 JOBS,
@@ -83,7 +84,7 @@ class JobWatch:
             )
             return informer
 
-        self._informer = in_namespaces(JOBS, namespaces, make)
+        self._informer = in_namespaces(JOBS, namespaces, new_informer)
 
     async def run(self) -> None:
         """Watch until cancelled, once that is permitted; a failure only disables the metric."""
@@ -95,7 +96,7 @@ class JobWatch:
             self._set_refused(is_refused=True)
             log.exception(
                 "jobs_watch_failed",
-                consequence=f"nothing is added to {METRIC}, and status.nodes counts whole Jobs",
+                consequence=f"{METRIC} is not updated any more. {NODES_INCOMPLETE}",
             )
 
     async def _permitted(self) -> None:
@@ -107,7 +108,7 @@ class JobWatch:
             write(
                 "jobs_not_readable",
                 error=str(refusal),
-                consequence=f"{METRIC} stays empty, and status.nodes counts whole Jobs",
+                consequence=f"{METRIC} stays empty. {NODES_INCOMPLETE}",
             )
             is_known = True
             self._set_refused(is_refused=True)

@@ -2,7 +2,7 @@
 
 The time counts from the creation of the TrainJob or from its last resume, as in Kubeflow Trainer
 and as for Jobs. While the manager runs, it is measured by the monotonic clock, so that a wall clock
-that jumps does not end a training.
+that jumps does not end a training. The reconciler deletes the JobSet.
 """
 
 from dataclasses import dataclass, replace

@@ -52,10 +52,10 @@ REMEMBERED: Final = 600.0
 MOST_VERIFIED: Final = 10_000
 MOST_DELETED: Final = 10_000
 LOST_MESSAGE: Final = (
-    "the ControllerRevision with the runtime's spec that this TrainJob began with does not exist "
-    "or has other content, and the runtime has changed since: the existing JobSet is kept, except "
-    "for the fields that are mutable in a JobSet, which follow the runtime. If the JobSet is "
-    "deleted, it cannot be created again"
+    "the ControllerRevision with the spec of the runtime that this TrainJob began with does not "
+    "exist or has different content, and the runtime has changed since. The existing JobSet is "
+    "kept; only its mutable fields follow the runtime. If the JobSet is deleted, it cannot be "
+    "created again"
 )
 NAMES_TAKEN: Final = (
     "ControllerRevision {} and its alternative names already exist with other content or without "

@@ -55,7 +55,7 @@ UNDECLARED = (
         "job_set",
         ".status.jobSet",
         "jobset_uid_not_recorded",
-        "A JobSet that is replaced while no manager runs cannot be recognized",
+        "a JobSet that is replaced while no manager runs is not recognized",
     ),
     Undeclared(
         "runtime_revision",
@@ -194,7 +194,7 @@ class StatusWriter:
             log.warning(
                 each.event,
                 why="the CustomResourceDefinition of TrainJobs does not declare "
-                f"{each.path.removeprefix('.')}: upgrade it. {each.effect} until then",
+                f"{each.path.removeprefix('.')}: upgrade it. Until then, {each.effect}",
             )
         return bool(found)
 

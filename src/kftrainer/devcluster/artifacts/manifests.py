@@ -74,8 +74,9 @@ async def _download(wanted: Manifests, cache: Path, progress: Progress) -> Path:
     answer = json.loads(output)
     if answer["Sum"] != wanted.checksum:
         raise MissingPartError(
-            f"The module {module} has the checksum {answer['Sum']} where {wanted.checksum} is "
-            f"expected: the proxy in GOPROXY serves something else, so it is not used."
+            f"The checksum of the module {module} is {answer['Sum']}, expected "
+            f"{wanted.checksum}: the module is not used, because the proxy in GOPROXY serves "
+            "different content."
         )
     return Path(answer["Dir"])
 

@@ -150,7 +150,7 @@ async def _wait_for_webhooks(client: ApiClient) -> None:
             return False
         return "successPolicy" in admitted["spec"] and await _refuse(client)
 
-    await until(answer, within=READY_WITHIN, what="JobSet's webhooks answering as they should")
+    await until(answer, within=READY_WITHIN, what="JobSet's webhooks to respond")
 
 
 async def _refuse(client: ApiClient) -> bool:

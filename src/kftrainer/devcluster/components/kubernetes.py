@@ -169,5 +169,5 @@ def crds_in(file: Path) -> list[Document]:
     """Return the CustomResourceDefinitions in the file; there must be at least one."""
     found = [each for each in read_documents(file) if each["kind"] == CRD]
     if not found:
-        raise DevClusterError(f"{file} holds no CustomResourceDefinition.")
+        raise DevClusterError(f"{file} contains no CustomResourceDefinition.")
     return found

@@ -101,4 +101,4 @@ async def start(environment: Environment, client: ApiClient, shape: Shape) -> No
         nodes = (await client.get("/api/v1/nodes"))["items"]
         return all(condition_is_true(each, "Ready") for each in nodes)
 
-    await until(all_ready, within=READY_WITHIN, what="all nodes becoming Ready")
+    await until(all_ready, within=READY_WITHIN, what="all nodes to become Ready")

@@ -73,7 +73,9 @@ async def exclusively(path: Path, progress: Progress) -> AsyncIterator[None]:
             return lock.try_acquire()
 
         with progress.step(f"waiting for another process to finish {path.stem}"):
-            await until(taken, within=LONGEST_BUILD, what=f"the lock {path} coming free", every=0.5)
+            await until(
+                taken, within=LONGEST_BUILD, what=f"the lock {path} to be released", every=0.5
+            )
     try:
         yield
     finally:

@@ -91,10 +91,10 @@ async def down(place: NamedPlane, progress: Progress) -> None:
 
     with progress.step(f"stopping {place.name}"):
         try:
-            await until(gone, within=DOWN_WITHIN, what=f"{place.name} stopping")
+            await until(gone, within=DOWN_WITHIN, what=f"{place.name} to stop")
         except NotReadyError:
             _signal(place.supervisor() or 0, signal.SIGKILL)  # their wrappers stop the rest
-            await until(gone, within=DOWN_WITHIN, what=f"{place.name} being killed")
+            await until(gone, within=DOWN_WITHIN, what=f"{place.name} to be killed")
 
 
 def _signal(pid: int, signum: signal.Signals) -> None:

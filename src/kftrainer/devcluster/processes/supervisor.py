@@ -137,7 +137,7 @@ async def _take_lock(place: NamedPlane) -> bool:
         return place.lock.try_acquire()
 
     try:
-        return await until(taken, within=LOCK_WITHIN, what="the lock coming free")
+        return await until(taken, within=LOCK_WITHIN, what="the lock to be released")
     except DevClusterError:
         return False
 

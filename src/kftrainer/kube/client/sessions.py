@@ -49,7 +49,7 @@ class Sessions:
         if self._is_closed:
             raise TransportError("The connections to the API server have been closed.")
         if lane not in self._sessions:
-            self._sessions[lane] = self._make(CONNECTIONS[lane])
+            self._sessions[lane] = self._new_session(CONNECTIONS[lane])
         return self._sessions[lane]
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class Sessions:
                 while any(left.fileno() != CLOSED for left in self._sockets):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 
-    def _make(self, connections: int) -> aiohttp.ClientSession:
+    def _new_session(self, connections: int) -> aiohttp.ClientSession:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=connections,
@@ -95,9 +95,9 @@ class Sessions:
     def _new_socket(self, address: "AddrInfoType") -> socket.socket:
         """Create a socket that detects a lost peer by itself."""
         family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
+        created = socket.socket(family, kind, protocol)
         for level, option, value in KEEP_ALIVE:
             if hasattr(socket, option):
-                made.setsockopt(level, getattr(socket, option), value)
-        self._sockets.add(made)
-        return made
+                created.setsockopt(level, getattr(socket, option), value)
+        self._sockets.add(created)
+        return created

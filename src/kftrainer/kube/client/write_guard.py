@@ -40,7 +40,7 @@ def check(write_guard: WriteGuard | None, what: str) -> None:
     """Raise WriteGuardError if there is a guard and it returns False."""
     if write_guard is not None and not write_guard():
         raise WriteGuardError(
-            f"{what}: not sent: writes are no longer allowed (was the lease lost?)"
+            f"{what}: not sent: writes are no longer allowed, for example after a lost lease"
         )
 
 

@@ -51,31 +51,38 @@ CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 
 class Condition(KubeModel):
-    """One aspect of an object's state, as Kubernetes' API conventions have it."""
+    """One aspect of an object's state, as the Kubernetes API conventions define it."""
 
     type: Annotated[
-        str, Field(max_length=316, pattern=CONDITION_TYPE, description="What this is about.")
+        str, Field(max_length=316, pattern=CONDITION_TYPE, description="Type of the condition.")
     ]
-    status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether it holds.")]
+    status: Annotated[
+        Literal["True", "False", "Unknown"], Field(description="Status of the condition.")
+    ]
     reason: Annotated[
         str,
         Field(
             min_length=1,
             max_length=1024,
             pattern=CONDITION_REASON,
-            description="Why, in one word for programs.",
+            description="Reason for the status, as one word for programs.",
         ),
     ]
-    message: Annotated[str, Field(max_length=32768, description="Why, in words for people.")]
+    message: Annotated[
+        str, Field(max_length=32768, description="Reason for the status, as text for people.")
+    ]
     last_transition_time: Annotated[
         str,
-        Field(description="When status last changed.", json_schema_extra={"format": "date-time"}),
+        Field(
+            description="Time of the last change of the status.",
+            json_schema_extra={"format": "date-time"},
+        ),
     ]
     observed_generation: Annotated[
         int | None,
         Field(
             ge=0,
-            description="The generation of the object that this was seen on.",
+            description="Generation of the object for which the condition was set.",
             json_schema_extra={"format": "int64"},
         ),
     ] = None

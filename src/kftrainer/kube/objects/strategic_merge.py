@@ -243,7 +243,7 @@ def _replacement(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
         case "delete":
             return {}
         case other:
-            raise StrategicMergeError(path, f"has a $patch that an object cannot have: {other!r}")
+            raise StrategicMergeError(path, f"has an unknown $patch: {other!r}")
 
 
 def _drop_unretained(target: dict[str, Any], patch: Mapping[str, Any], path: str) -> None:
@@ -253,7 +253,7 @@ def _drop_unretained(target: dict[str, Any], patch: Mapping[str, Any], path: str
     retained = {each.entry for each in _keyed(_list(patch[RETAIN_KEYS], place), "", place)}
     for key, value in patch.items():
         if not (value is None or key in retained or _is_directive(key)):
-            raise StrategicMergeError(path, f"has {key!r}, which its $retainKeys does not name")
+            raise StrategicMergeError(path, f"has {key!r}, which is not in its $retainKeys")
     for key in target.keys() - retained:
         del target[key]
 
@@ -332,13 +332,15 @@ def _merge_in_order(
     """Merge a list of the patch, if there is one, and order all entries as it specifies."""
     directive, path = _join(path, f"{SET_ORDER}/{field}"), _join(path, field)
     if not rule.merged:
-        raise StrategicMergeError(directive, "is about a list that is replaced, not merged")
+        raise StrategicMergeError(directive, "is not allowed: the list is replaced, not merged")
     order = [each.identity for each in _keyed(patch[f"{SET_ORDER}/{field}"], rule.key, directive)]
     changes = _list(patch.get(field, []), path)
     not_yet_met = iter(order)
     for each in _keyed(changes, rule.key, path):
         if each.identity not in not_yet_met:
-            raise StrategicMergeError(each.path, f"does not stand so in {SET_ORDER}/{field}")
+            raise StrategicMergeError(
+                each.path, f"is missing in {SET_ORDER}/{field} or out of order"
+            )
     if field in target:
         original = _list(target[field], path)
         # As many new entries as were deleted count as entries of the original: the server deletes
@@ -404,9 +406,7 @@ def _directions(patch: list[Any], key: str, path: str) -> tuple[set[Identity], b
             case "replace":
                 replaced = True
             case other:
-                raise StrategicMergeError(
-                    place, f"has a $patch that an entry cannot have: {other!r}"
-                )
+                raise StrategicMergeError(place, f"has an unknown $patch: {other!r}")
     return gone, replaced
 
 

@@ -86,9 +86,9 @@ def key_problem(key: str) -> str | None:
     """Return why this is not a valid label key: a name with an optional DNS prefix."""
     prefix, slash, word = key.rpartition("/")
     if slash and not (SUBDOMAIN.fullmatch(prefix) and len(prefix) <= LONGEST_NAME):
-        return f"what is before the / {SUBDOMAIN_WORDS}"
+        return f"the part before the / {SUBDOMAIN_WORDS}"
     if not WORD.fullmatch(word) or len(word) > LONGEST_LABEL:
-        subject = "what is after the / " if slash else ""
+        subject = "the part after the / " if slash else ""
         return f"{subject}{WORD_WORDS}, with at most {LONGEST_LABEL} characters"
     return None
 
@@ -105,7 +105,7 @@ def _name_errors(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
     if name:
         yield from _subdomain_errors(name, "metadata.name", name)
     elif not prefix:
-        yield required("metadata.name", "give it a name, or a generateName to make one up from")
+        yield required("metadata.name", "name or generateName is required")
 
 
 def _subdomain_errors(text: str, path: str, value: str) -> Iterator[FieldError]:
@@ -155,7 +155,9 @@ def _owner_errors(owners: Any) -> Iterator[FieldError]:
         in_charge += bool(owner.get("controller"))
         if owner.get("controller") and in_charge > 1:
             yield invalid(
-                f"{path}.controller", value=True, detail="only one owner can be in charge"
+                f"{path}.controller",
+                value=True,
+                detail="only one owner reference can have controller: true",
             )
         if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
-            yield forbidden(path, "an Event cannot own anything")
+            yield forbidden(path, "an Event cannot be an owner")

@@ -64,7 +64,7 @@ def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator
             yield from schema_errors(item, schema.get("items"), f"{path}[{index}]")
     choices = schema.get("anyOf")
     if choices and all(any(schema_errors(value, choice)) for choice in choices):
-        yield invalid(path, value, "must be one of the forms that its schema names")
+        yield invalid(path, value, "must match one of the alternatives (anyOf) in its schema")
 
 
 def _hint(value: Any, kind: str, schema: Schema) -> str:

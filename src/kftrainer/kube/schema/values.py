@@ -99,7 +99,7 @@ def _errors_of_list(value: list[Any], schema: Schema, path: str) -> Iterator[Fie
     yield from _errors_of_count(value, least, most, "item", path)
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
-        yield from _twins(enumerate(value), path, "is in the list already")
+        yield from _twins(enumerate(value), path, "is already in the list")
     elif kind == "map":
         yield from _twins_by_key(value, schema["x-kubernetes-list-map-keys"], path)
 
@@ -115,7 +115,7 @@ def _twins_by_key(items: list[Any], keys: list[str], path: str) -> Iterator[Fiel
     }
     if len(keys) == 1:
         found = {index: each.get(keys[0]) for index, each in found.items()}
-    yield from _twins(found.items(), path, f"is the {' and '.join(keys)} of another item already")
+    yield from _twins(found.items(), path, f"is already the {' and '.join(keys)} of another item")
 
 
 def _twins(items: Iterable[tuple[int, Any]], path: str, detail: str) -> Iterator[FieldError]:

@@ -215,7 +215,7 @@ class CachedObjectFactory(Generic[T]):
         """Return whether this object is to be cached."""
         return self._keep is None or self._keep(manifest)
 
-    def make(self, manifest: Manifest) -> CachedObject[T]:
+    def create(self, manifest: Manifest) -> CachedObject[T]:
         """Create the entry of an object; exceptions of the transform and indexes propagate."""
         key, version = key_of(manifest), manifest["metadata"].get("resourceVersion", "")
         kept = self._transform(manifest) if self._transform else manifest

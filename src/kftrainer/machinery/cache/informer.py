@@ -96,7 +96,7 @@ class Informer(Generic[T]):
             self._source,
             clock=clock,
             rng=rng if rng is not None else SystemRandom(),
-            maker=CachedObjectFactory(resource, transform, indexes, keep, reduction),
+            factory=CachedObjectFactory(resource, transform, indexes, keep, reduction),
             store=self._store,
             deltas=self._deltas,
             metrics=metrics,

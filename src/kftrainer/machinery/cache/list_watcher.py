@@ -119,7 +119,7 @@ class ListWatcher(Generic[T]):
         *,
         clock: Clock,
         rng: Random,
-        maker: CachedObjectFactory[T],
+        factory: CachedObjectFactory[T],
         store: Store[T],
         deltas: DeltaQueue[T],
         metrics: InformerMetrics | None,
@@ -129,7 +129,7 @@ class ListWatcher(Generic[T]):
         self._clock = clock
         self._on_refused = on_refused  # returns whether the refusal is new
         self._rng = rng
-        self._maker = maker
+        self._factory = factory
         self._store = store
         self._deltas = deltas
         self._metrics = metrics
@@ -219,20 +219,20 @@ class ListWatcher(Generic[T]):
         match event:
             case Bookmark(version):
                 return Bookmarked(version)
-            case Upserted(manifest) | Deleted(manifest) if not self._maker.keeps(manifest):
+            case Upserted(manifest) | Deleted(manifest) if not self._factory.keeps(manifest):
                 return FilteredOut(key_of(manifest), manifest["metadata"]["resourceVersion"])
             case Upserted(manifest):
-                return Updated(self._maker.make(manifest))
+                return Updated(self._factory.create(manifest))
             case Deleted(manifest):
-                return Removed(self._maker.make(manifest))
+                return Removed(self._factory.create(manifest))
             case _:
                 assert_never(event)
 
     def _collect(self, event: WatchEvent, stream: _Stream[T]) -> None:
         """Collect the initial objects, which are unordered, until the final bookmark."""
         match event:
-            case Upserted(manifest) if self._maker.keeps(manifest):
-                stream.collected.put(self._maker.make(manifest))
+            case Upserted(manifest) if self._factory.keeps(manifest):
+                stream.collected.put(self._factory.create(manifest))
             case Upserted(manifest) | Deleted(manifest):
                 stream.collected.remove(key_of(manifest))
             case Bookmark(version, initial_events_end=True) if isinstance(
@@ -265,8 +265,8 @@ class ListWatcher(Generic[T]):
             async for page in self._source.pages(action.resource_version, action.page):
                 versions.append(page.resource_version)
                 for item in page.items:
-                    if self._maker.keeps(item):
-                        contents.put(self._maker.make(item))
+                    if self._factory.keeps(item):
+                        contents.put(self._factory.create(item))
                     await self._time_slices.yield_if_due()
         except KubeError as error:
             return ListFailed(action, len(versions), error)

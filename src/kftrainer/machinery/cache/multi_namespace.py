@@ -141,17 +141,17 @@ AnyInformer = Informer[T] | MultiNamespaceInformer[T]
 def in_namespaces(
     resource: Resource[T],
     namespaces: Iterable[str],
-    make: Callable[[str | None], Informer[T]],
+    new_informer: Callable[[str | None], Informer[T]],
 ) -> AnyInformer[T]:
     """Return an informer of the kind in these namespaces, or in all if none is given.
 
-    `make` creates the informer of one namespace, or of all namespaces if the argument is None. A
-    cluster-scoped kind always gets the latter.
+    `new_informer` creates the informer of one namespace, or of all namespaces if the argument is
+    None. A cluster-scoped kind always gets the latter.
     """
     names = tuple(dict.fromkeys(namespaces))
     if not names or not resource.namespaced:
-        return make(None)
-    return MultiNamespaceInformer(resource, {name: make(name) for name in names})
+        return new_informer(None)
+    return MultiNamespaceInformer(resource, {name: new_informer(name) for name in names})
 
 
 def _nothing() -> None:

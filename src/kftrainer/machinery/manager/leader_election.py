@@ -68,8 +68,8 @@ class LeaderElector:
     ) -> None:
         if not lease_duration > renew_deadline > JITTER * retry_period > 0:
             raise ValueError(
-                "the lease duration must be longer than the renew deadline, and that longer than "
-                f"{JITTER} retry periods"
+                "the lease duration must be longer than the renew deadline, and the renew deadline "
+                f"longer than {JITTER} retry periods"
             )
         self._client = client
         self._clock = clock

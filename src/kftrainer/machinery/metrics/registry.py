@@ -257,7 +257,7 @@ class InformerMetrics:
         self._bytes = own.gauge("bytes", "Size of the objects in the cache, as stored.")
         self._relists = _ByValue(relists)
         self._reconnects = own.counter(
-            "watch_reconnects_total", "Watches that were resumed where they had ended."
+            "watch_reconnects_total", "Watches that were resumed without a new list."
         )
         self._events = _ByValue(events)
         self._own_objects = 0
@@ -364,7 +364,7 @@ class Metrics:
         )
         self._certificate_errors = families.counter(
             "certwatcher_read_certificate_errors_total",
-            "Attempts to read a certificate that gave none that can be used.",
+            "Failed attempts to read a certificate.",
         )
         self.registry.register(ProcessMetrics())
 

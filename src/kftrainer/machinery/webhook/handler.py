@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
@@ -43,10 +43,6 @@ OnDenied = Callable[[str, AdmissionRequest, AdmissionResponse], None]
 
 JSON = "application/json"
 SLOW = 1.0
-# An API server sends up to 200 writes at a time by default, and a validator takes about a
-# millisecond, so the last of 500 requests waits half a second. Requests beyond that would only wait
-# until the API server times out, so they are rejected at once and can be retried.
-MOST_IN_FLIGHT = 500
 # One byte of a body may take twenty in memory, and some microseconds to validate. Unusually large
 # reviews wait for each other, in turn by client; smaller ones do not wait for them. After a large
 # review there is a pause as long as its processing took, up to LONGEST_PAUSE.
@@ -59,15 +55,6 @@ LONGEST_PAUSE = 0.25
 
 NOT_POST = HttpResponse(405, "Method Not Allowed\n", headers={"Allow": "POST"})
 NOT_JSON = HttpResponse(415, f"The body must be {JSON}, and not compressed.\n")
-TOO_MANY = replace(
-    denied(
-        429,
-        "TooManyRequests",
-        "Too many requests are being reviewed: try again.",
-        rule="too-many-requests",
-    ),
-    details={"retryAfterSeconds": 1},
-)
 TOO_LATE = denied(
     504, "Timeout", "Reviewing this request took too long: try again.", rule="timeout"
 )
@@ -77,7 +64,7 @@ BROKEN = denied(
     "Reviewing this request failed: see the logs of the manager.",
     rule="internal-error",
 )
-OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
+OWN_RULES = (OTHER, *TOO_LATE.rules, *BROKEN.rules)
 
 
 def _ignore(_path: str, _request: AdmissionRequest, _response: AdmissionResponse) -> None:
@@ -90,14 +77,13 @@ def admission(
     clock: Clock,
     metrics: Metrics,
     on_denied: OnDenied = _ignore,
-    most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
     """Return a handler that routes AdmissionReviews to validators and defaulters by path."""
     webhooks = {
         path: _Webhook(path, validator, clock=clock, metrics=metrics, on_denied=on_denied)
         for path, validator in validators.items()
     }
-    in_flight = _Load(most_in_flight, clock)
+    in_flight = _Load(clock)
 
     async def handle(http_request: HttpRequest) -> HttpResponse:
         webhook = webhooks.get(http_request.path)
@@ -107,29 +93,15 @@ def admission(
 
 
 class _Load:
-    """The requests in progress, on all paths together."""
+    """Turns of the requests in progress, on all paths together; the server limits their number."""
 
-    def __init__(self, most: int, clock: Clock) -> None:
-        self._most = most
-        self._now = 0
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._large = FairQueue(MOST_LARGE, MOST_LARGE_OF_A_CLIENT, MOST_LARGE_WAITING)
         self._next_large = 0.0  # the time at which the next large body may be decoded
         self._last_pause = 0.0  # seconds
         # The server limits the number of requests; each waits for one turn at a time.
         self._turns = FairQueue(1, 1, waiting=sys.maxsize)
-
-    @contextmanager
-    def counted(self) -> Iterator[bool]:
-        """Count a request for the duration of the block; yield False if there are too many."""
-        if self._now >= self._most:
-            yield False
-            return
-        self._now += 1
-        try:
-            yield True
-        finally:
-            self._now -= 1
 
     @asynccontextmanager
     async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
@@ -180,8 +152,7 @@ class _Load:
         Clients take turns, so a review waits for at most one review of each other client. The
         duration of a pass is bounded by the processing time of one review.
         """
-        # Yield first, so that simultaneous requests are all counted before one is processed:
-        # validators without I/O would otherwise never appear to be concurrent.
+        # Yield first, so that simultaneous requests are all queued before one is processed.
         await self._clock.sleep(0)
         client = CURRENT_CLIENT.get()
         await self._turns.acquire(client)
@@ -224,19 +195,18 @@ class _Webhook:
         until = began + response_timeout(dict(http_request.query).get("timeout"))
         try:
             body = await http_request.read_body()
-            with load.counted() as is_counted:
-                async with load.room_for(len(body), until - self._clock.monotonic()):
-                    request = replace(decoded(body), turn=load.turn)
-                    del body
-                    # Each request has its own task and context, so this need not be undone.
-                    bind_contextvars(
-                        webhook=self._path,
-                        uid=request.uid,
-                        namespace=request.namespace,
-                        name=request.name,
-                    )
-                    response = await self._review(request, until) if is_counted else TOO_MANY
-                    return self._encode(request, response, began)
+            async with load.room_for(len(body), until - self._clock.monotonic()):
+                request = replace(decoded(body), turn=load.turn)
+                del body
+                # Each request has its own task and context, so this need not be undone.
+                bind_contextvars(
+                    webhook=self._path,
+                    uid=request.uid,
+                    namespace=request.namespace,
+                    name=request.name,
+                )
+                response = await self._review(request, until)
+                return self._encode(request, response, began)
         except BodyError as error:
             return error.response
         except MalformedReviewError as error:

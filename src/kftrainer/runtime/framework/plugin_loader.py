@@ -116,7 +116,7 @@ def _require_built_in(disabled: Collection[str]) -> None:
     unknown = set(disabled) - set(BUILT_IN)
     if unknown:
         raise PluginLoadError(
-            f"plugins.disabled: {_listed(unknown)}: not built in; those that can be disabled are "
+            f"plugins.disabled: {_listed(unknown)}: not built in: must be one of "
             f"{', '.join(BUILT_IN)}"
         )
 
@@ -184,7 +184,7 @@ def _value_problems(entry_point: EntryPoint) -> Iterator[str]:
 
 def _class_problems(loaded: object) -> Iterator[str]:
     if not inspect.isclass(loaded):
-        yield f"it must be a class, as in module:Class, and is a {type(loaded).__name__}"
+        yield f"it must be a class, as in module:Class, not a {type(loaded).__name__}"
         return
     for method in sorted(getattr(loaded, "__abstractmethods__", ())):
         yield f"it has no method {method}"
@@ -209,7 +209,7 @@ def _method_problems(plugin: object) -> Iterator[str]:
     phases = [phase for phase in EXTENSION_POINTS if isinstance(plugin, phase)]
     if not phases:
         known = ", ".join(phase.__name__ for phase in EXTENSION_POINTS)
-        yield f"it implements no extension point: they are {known}"
+        yield f"it implements none of the extension points: {known}"
     for phase in phases:
         yield from _signature_problems(plugin, phase)
 

@@ -24,7 +24,7 @@ STEP_CONTAINERS = (
     names.STEP_MODEL_INITIALIZER,
     names.CONTAINER_NODE,
 )
-STEP_CHANGED = "the runtime decides which step of a TrainJob this job is: it cannot be changed"
+STEP_CHANGED = "the runtime sets this label, and a TrainJob cannot change it"
 CONTAINERS = (("initContainers", "initContainer"), ("containers", "container"))
 MOST_UNKNOWN = 100  # errors that are reported; more indicate a wrong runtime
 

@@ -106,8 +106,8 @@ def scheduler_warnings(info: Info | None, path: str, advice: str) -> Iterator[st
     without = [each.name for each in members if not each.spec.get("schedulerName")]
     if without:
         yield (
-            f"{path}: the pods of {', '.join(without)} name no scheduler that would start them "
-            f"together: give them {advice}"
+            f"{path}: the pods of {', '.join(without)} have no schedulerName and may "
+            f"not start together: set {advice}"
         )
 
 
@@ -219,8 +219,8 @@ def _requests(
         return pod_requests({**admitted, "overhead": overhead})
     except QuantityError as error:
         raise PlanningError(
-            f"the requests of the pods of the job {pod_set.name} with the LimitRanges and the "
-            f"RuntimeClass that apply: {error.path}: {error}"
+            f"cannot compute the requests of the pods of the job {pod_set.name} with their "
+            f"LimitRanges and RuntimeClass: {error.path}: {error}"
         ) from None
 
 

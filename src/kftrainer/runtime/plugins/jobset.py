@@ -42,7 +42,7 @@ from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.names import name_errors
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import requests_above_limits
+from kftrainer.runtime.validation.trainjob_warnings import requests_above_limits
 
 NO_INITIALIZER = Initializer()
 STEPS = (

@@ -1,4 +1,4 @@
-"""Warnings about runtimes that are valid but likely contain a mistake."""
+"""Warnings about runtimes that are valid but deprecated, or likely contain a mistake."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.podset import NodeLayout
 from kftrainer.runtime.template import JOBS_PATH, STEPS
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
-from kftrainer.runtime.validation.warnings import TRAINER_LABEL
+from kftrainer.runtime.validation.trainjob_warnings import TRAINER_LABEL
 
 INITIALIZERS = {
     names.STEP_DATASET_INITIALIZER: "spec.initializer.dataset",
@@ -16,6 +16,21 @@ INITIALIZERS = {
 }
 LABEL = names.LABEL_ANCESTOR_STEP
 TEMPLATE = "spec.template"
+DEPRECATION_POLICY = (
+    "https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/"
+    "#runtime-deprecation-policy"
+)
+
+
+def deprecation(runtime: AnyRuntime) -> str | None:
+    """Return a warning if the runtime is labelled as deprecated; starts with kind and name."""
+    labels = runtime.metadata.labels or {}
+    if labels.get(names.LABEL_SUPPORT) != names.SUPPORT_DEPRECATED:
+        return None
+    return (
+        f'{runtime.kind} "{runtime.metadata.name}" is deprecated and will be removed in a future '
+        f"release of Kubeflow Trainer. See runtime deprecation policy: {DEPRECATION_POLICY}"
+    )
 
 
 def runtime_hints(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[str]:

@@ -22,8 +22,12 @@ from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.names import name_limit
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
-from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
-from kftrainer.runtime.validation.warnings import deprecation
+from kftrainer.runtime.validation.runtime_warnings import (
+    TEMPLATE,
+    deprecation,
+    nodes_of,
+    runtime_hints,
+)
 
 MOST_REJECTIONS = 200  # rejections by JobSet that are reported
 

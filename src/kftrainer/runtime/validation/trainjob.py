@@ -41,8 +41,8 @@ from kftrainer.runtime.template import RESOURCES_PATH
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import (
-    deprecation,
+from kftrainer.runtime.validation.runtime_warnings import deprecation
+from kftrainer.runtime.validation.trainjob_warnings import (
     fields_lost_in_queue,
     string_processes,
     unused_trainer_fields,

@@ -21,7 +21,7 @@ from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fake_clock import FakeClock, at_rest
 
 
-class Looking:
+class ScriptedCheck:
     """Answers one after the other; the last one stays."""
 
     def __init__(self, *answers: str | Exception | None) -> None:
@@ -37,11 +37,11 @@ class Looking:
 
 
 async def wait_until_ready(
-    clock: FakeClock, waiter: Waiter, look: Looking, report: Callable[[str], None]
+    clock: FakeClock, waiter: Waiter, check: ScriptedCheck, report: Callable[[str], None]
 ) -> float:
     """The time at which the waiting ended well."""
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(waiter.until_passed(look, report))
+        waiting = group.create_task(waiter.until_passed(check, report))
         await at_rest()
         while not waiting.done():
             await clock.advance(0.25)
@@ -49,32 +49,32 @@ async def wait_until_ready(
 
 
 async def test_immediate_success_is_checked_once() -> None:
-    clock, look = FakeClock(), Looking(None)
-    await Waiter(clock, 0.0).until_passed(look)
-    assert (look.times, clock.monotonic()) == (1, 0.0)
+    clock, check = FakeClock(), ScriptedCheck(None)
+    await Waiter(clock, 0.0).until_passed(check)
+    assert (check.times, clock.monotonic()) == (1, 0.0)
 
 
 async def test_polling_backs_off_and_reports_what_it_waits_for() -> None:
     clock, messages = FakeClock(), list[str]()
-    look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
-    assert await wait_until_ready(clock, Waiter(clock, 60.0), look, messages.append) == 5.75
+    check = ScriptedCheck("a", "b", TransportError("no answer"), "c", "c", None)
+    assert await wait_until_ready(clock, Waiter(clock, 60.0), check, messages.append) == 5.75
     assert messages == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
 
 
 async def test_last_poll_is_at_the_deadline() -> None:
-    clock, look = FakeClock(), Looking("torch is not there")
+    clock, check = FakeClock(), ScriptedCheck("torch is not there")
     with pytest.raises(ExceptionGroup) as raised:
-        await wait_until_ready(clock, Waiter(clock, 3.0), look, lambda _: None)
+        await wait_until_ready(clock, Waiter(clock, 3.0), check, lambda _: None)
     [error] = raised.value.exceptions
     assert isinstance(error, DeadlineExceededError)
     assert str(error) == "after 3 s: torch is not there"
-    assert (clock.monotonic(), look.times) == (3.0, 5)
+    assert (clock.monotonic(), check.times) == (3.0, 5)
 
 
 async def test_failed_poll_does_not_hide_earlier_findings() -> None:
-    clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
+    clock, check = FakeClock(), ScriptedCheck("torch is not there", TransportError("no answer"))
     with pytest.raises(ExceptionGroup) as raised:
-        await wait_until_ready(clock, Waiter(clock, 3.0), look, lambda _: None)
+        await wait_until_ready(clock, Waiter(clock, 3.0), check, lambda _: None)
     [error] = raised.value.exceptions
     assert str(error) == "after 3 s: torch is not there; the last attempt failed: no answer"
 
@@ -93,9 +93,9 @@ async def test_hanging_poll_reports_what_it_waits_for() -> None:
 
 
 async def test_permanent_error_is_not_waited_for() -> None:
-    look = Looking(ForbiddenError(403, "Forbidden", "you may not"))
+    check = ScriptedCheck(ForbiddenError(403, "Forbidden", "you may not"))
     with pytest.raises(ForbiddenError):
-        await Waiter(FakeClock(), 60.0).until_passed(look)
+        await Waiter(FakeClock(), 60.0).until_passed(check)
 
 
 @pytest.mark.parametrize(

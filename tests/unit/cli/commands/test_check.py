@@ -1,4 +1,4 @@
-"""What is looked at in a cluster, and what each answer means."""
+"""What the command checks in a cluster, and the result of each response."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ class Inspecting:
         self.managers = [manager(ready=1)]  # the same
         self.pods = listed()
         self.clock = FakeClock()
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def _answer(self, method: str, path: str) -> Response | None:
         if path == OURS:
@@ -98,14 +98,14 @@ class Inspecting:
             "here",
             5.0,
             clock=self.clock,
-            report=self.told.append,
+            report=self.messages.append,
         )
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(inspection.run(expected, with_webhook=webhook))
             await at_rest()
             while not looking.done():
                 await self.clock.advance(0.25)
-        return self.told
+        return self.messages
 
     async def error(self, *expected: str, webhook: bool = True) -> Exception:
         with pytest.raises(ExceptionGroup) as raised:
@@ -122,8 +122,8 @@ async def test_valid_setup_passes() -> None:
         "ok: found 2 ClusterTrainingRuntimes",
         "ok: all expected runtimes exist: torch",
         "ok: the webhook validator.trainjob.trainer.kubeflow.org rejects an invalid TrainJob",
-        "ok: the webhook defaulter.trainjob.trainer.kubeflow.org changes TrainJobs to their "
-        "stored form",
+        "ok: the webhook defaulter.trainjob.trainer.kubeflow.org changes TrainJobs to canonical "
+        "form",
         "ok: a valid TrainJob is admitted with runtime torch",
     ]
     metadata = {"generateName": "kftrainer-check-", "namespace": "here"}
@@ -200,12 +200,12 @@ def test_manager_must_be_a_namespace_and_a_name(
 
 async def test_late_runtimes_are_waited_for() -> None:
     inspecting = Inspecting("plain")
-    looks = 0
+    reads = 0
 
     def respond_later(method: str, path: str) -> Response | None:
-        nonlocal looks
-        looks += (method, path) == ("GET", CLUSTER)
-        if looks == 3:
+        nonlocal reads
+        reads += (method, path) == ("GET", CLUSTER)
+        if reads == 3:
             inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
         return inspecting._answer(method, path)
 
@@ -303,7 +303,7 @@ async def test_valid_train_job_must_be_accepted(answer: Response) -> None:
     assert str(error) == f"a valid TrainJob with runtime plain was rejected: {WEBHOOK_DENIES}"
 
 
-async def test_valid_train_job_must_be_changed_to_its_stored_form() -> None:
+async def test_valid_train_job_must_be_changed_to_canonical_form() -> None:
     def answer(job: Object) -> Response:
         denied = job["spec"]["runtimeRef"]["name"] == NO_RUNTIME
         return DENIED if denied else Response(201, {}, orjson.dumps(job))
@@ -311,7 +311,7 @@ async def test_valid_train_job_must_be_changed_to_its_stored_form() -> None:
     error = await Inspecting(ours("plain"), answers=answer).error()
     assert isinstance(error, DeadlineExceededError)
     assert str(error) == (
-        "after 5 s: a TrainJob was not changed to its stored form: the API server does not call "
+        "after 5 s: a TrainJob was not changed to canonical form: the API server does not call "
         "defaulter.trainjob.trainer.kubeflow.org for TrainJobs in namespace here, or cannot call it"
     )
 
@@ -326,4 +326,4 @@ async def test_unexpected_response_is_reported_unchanged() -> None:
 def test_help_names_what_is_not_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
-    assert "does not verify that a leader is elected" in " ".join(capsys.readouterr().out.split())
+    assert "does not check that a leader is elected" in " ".join(capsys.readouterr().out.split())

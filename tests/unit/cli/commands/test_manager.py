@@ -179,7 +179,7 @@ def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
         (("--qps", "-1"), "--qps: must be at least 0"),
         (("--qps", "2", "--burst", "0"), "clientConnection: burst must be at least 1"),
         (("--concurrency", "TrainJob=0"), f"--concurrency {JOBS}: must be at least 1"),
-        (("--concurrency", "Pod=1"), "--concurrency Pod.trainer.kubeflow.org: is not the kind of"),
+        (("--concurrency", "Pod=1"), "--concurrency Pod.trainer.kubeflow.org: is not a kind with"),
         (("--metrics-bind-address", "here"), "--metrics-bind-address: must be host:port"),
         (("--health-probe-bind-address", ":x"), "--health-probe-bind-address: must be host:port"),
     ],
@@ -216,7 +216,7 @@ def test_taken_port_is_reported_in_one_line_first(run: Run, tmp_path: Path) -> N
     assert code == 1
     assert output == (
         f"kftrainer manager: probes cannot listen: another program listens on {address}\n"
-    ), "it has not begun to ask the API server"
+    ), "it has not sent a request to the API server"
 
 
 def test_a_folder_without_certificates_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:

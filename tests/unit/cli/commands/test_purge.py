@@ -252,14 +252,14 @@ async def test_server_failure_does_not_hide_remaining_objects(
 ) -> None:
     monkeypatch.setattr("kftrainer.cli.cluster.connection.LAST_TRY", 60.0)
     server = ObjectServer({JOBS: [meta("one")]})
-    looks = 0
+    reads = 0
 
     def fail(called_method: str, _path: str) -> Response | None:
-        nonlocal looks
-        looks += called_method == "GET"
+        nonlocal reads
+        reads += called_method == "GET"
         if called_method == "DELETE" and method == "GET":
             return Response(200, {}, orjson.dumps({}))  # but it stays
-        is_now = called_method == method and (called_method == "DELETE" or looks > 6)
+        is_now = called_method == method and (called_method == "DELETE" or reads > 6)
         return refusal(500, "InternalError", "oh") if is_now else None
 
     server.answer = fail

@@ -192,7 +192,7 @@ def test_unknown_kinds_are_skipped(render: Command) -> None:
     assert render.objects(*other_objects, plain_runtime(), plain_job()) == [jobset("demo")]
 
 
-def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
+def test_running_job_set_needs_no_apply(render: Command) -> None:
     assert render(jobset("demo"), plain_runtime(), plain_job()) == (
         0,
         "",
@@ -466,7 +466,7 @@ MALFORMED_DOCUMENTS = {
     ),
     "no name": (
         _named({}),
-        f"{NO_NAME}: give it a name, or a generateName to make one up from",
+        f"{NO_NAME}: name or generateName is required",
     ),
     "text for metadata": (_named("x"), "metadata: Invalid value: must be an object"),
     "name 1": (

@@ -42,7 +42,7 @@ class Command:
         assert "Traceback" not in err
         return code, out.replace(f"{self._folder}/", ""), err
 
-    def remarks(self, **files: Any) -> tuple[int, list[Object]]:
+    def findings(self, **files: Any) -> tuple[int, list[Object]]:
         code, out, err = self.run("-o", "json", **files)
         assert err == ""
         return code, json.loads(out)
@@ -74,7 +74,7 @@ def test_valid_documents_are_not_listed(validate: Command) -> None:
         "",
         "kftrainer: 2 objects checked: no problems found\n",
     )
-    assert validate.remarks(a=[job()], b=[RUNTIME]) == (0, [])
+    assert validate.findings(a=[job()], b=[RUNTIME]) == (0, [])
 
 
 # Planning makes the best of these; admission does not let them come so far.
@@ -113,7 +113,7 @@ def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -
             "a:9: spec.trainer.numNodes: Invalid value: 0: must be at least 1",
             "a:10: spec.trainer.image: Invalid value: must be a string: put it in quotes",
             "a:13: spec.trainer.env[0].value: Invalid value: must be a string: put it in quotes",
-            'a:14: spec.trainer.env[1]: Duplicate value: "A": is the name of another item already',
+            'a:14: spec.trainer.env[1]: Duplicate value: "A": is already the name of another item',
             "a:24: spec.podTemplateOverrides[0].targetJobs: "
             "Invalid value: must have at least 1 item",
             "a:25: spec.colour: Unknown field",
@@ -125,7 +125,7 @@ def test_missing_field_is_reported_at_its_parent(validate: Command) -> None:
     text = GOOD.replace("    name: plain\n", "    kind: TrainingRuntime\n")
     assert validate(a=text) == (1, ["a:6: spec.runtimeRef.name: Required value"])
     assert validate(a=GOOD.replace("  name: demo\n", "  labels: {}\n"))[1] == [
-        "a:3: metadata.name: Required value: give it a name, or a generateName to make one up from"
+        "a:3: metadata.name: Required value: name or generateName is required"
     ]
 
 
@@ -155,21 +155,21 @@ def test_admission_errors_are_reported(validate: Command) -> None:
 def test_admission_rules_are_skipped_after_schema_errors(validate: Command) -> None:
     override = {"targetJobs": [{"name": "nonesuch"}]}
     bad = job(podTemplateOverrides=[override], trainer={"numNodes": 0})
-    assert [each["path"] for each in validate.remarks(a=[RUNTIME, bad])[1]] == [
+    assert [each["path"] for each in validate.findings(a=[RUNTIME, bad])[1]] == [
         "spec.trainer.numNodes"
     ]
 
 
 def test_invalid_runtime_is_reported_once_and_not_at_its_jobs(validate: Command) -> None:
     no_jobs = runtime("plain", "ClusterTrainingRuntime", template={"spec": {"replicatedJobs": []}})
-    code, remarks = validate.remarks(a=[job("one"), no_jobs, job("two")])
+    code, findings = validate.findings(a=[job("one"), no_jobs, job("two")])
     assert code == 1
-    assert [(each["path"], each["type"]) for each in remarks] == [
+    assert [(each["path"], each["type"]) for each in findings] == [
         ("spec.template.spec.replicatedJobs", "FieldValueRequired")
     ]
     wrong_schema = {**RUNTIME, "spec": {"template": 3}}
-    code, remarks = validate.remarks(a=[job(), wrong_schema])
-    assert (code, [each["path"] for each in remarks]) == (1, ["spec.template"])
+    code, findings = validate.findings(a=[job(), wrong_schema])
+    assert (code, [each["path"] for each in findings]) == (1, ["spec.template"])
 
 
 def test_train_job_without_runtime_is_validated_alone(validate: Command) -> None:
@@ -222,29 +222,29 @@ def test_runtimes_are_found_in_their_namespaces(validate: Command) -> None:
 
 def test_an_unknown_kind_of_runtime_is_refused(validate: Command) -> None:
     foreign_kind = train_job(runtimeRef={"name": "x", "kind": "Deployment", "apiGroup": "apps"})
-    code, remarks = validate.remarks(a=[foreign_kind])
+    code, findings = validate.findings(a=[foreign_kind])
     assert code == 1
-    assert [each["path"] for each in remarks] == ["spec.runtimeRef"]
-    assert [each["rule"] for each in remarks] == ["runtime-unsupported"]
+    assert [each["path"] for each in findings] == ["spec.runtimeRef"]
+    assert [each["rule"] for each in findings] == ["runtime-unsupported"]
 
 
 def test_warnings_do_not_change_the_exit_code(validate: Command) -> None:
     deprecated = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "namespace": "team"}}
     labels = {**RUNTIME["metadata"]["labels"], "trainer.kubeflow.org/support": "deprecated"}
     deprecated["metadata"]["labels"] = labels
-    code, remarks = validate.remarks(a=[deprecated, job()])
+    code, findings = validate.findings(a=[deprecated, job()])
     assert code == 0
-    assert {(each["severity"], each["type"]) for each in remarks} == {("warning", None)}
-    assert [each["path"] for each in remarks] == ["", "metadata.namespace", ""]
-    assert "has no namespace" in remarks[1]["message"]
-    assert "is deprecated" in remarks[2]["message"]
+    assert {(each["severity"], each["type"]) for each in findings} == {("warning", None)}
+    assert [each["path"] for each in findings] == ["", "metadata.namespace", ""]
+    assert "has no namespace" in findings[1]["message"]
+    assert "is deprecated" in findings[2]["message"]
 
 
 def test_json_has_all_that_the_lines_have(validate: Command) -> None:
-    remarks = validate.remarks(a=GOOD + "  suspend: 1\n")[1]
-    assert remarks == [
+    findings = validate.findings(a=GOOD + "  suspend: 1\n")[1]
+    assert findings == [
         {
-            "file": remarks[0]["file"],
+            "file": findings[0]["file"],
             "line": 8,
             "path": "spec.suspend",
             "type": "FieldValueTypeInvalid",
@@ -253,7 +253,7 @@ def test_json_has_all_that_the_lines_have(validate: Command) -> None:
             "rule": None,
         }
     ]
-    assert remarks[0]["file"].endswith("a")
+    assert findings[0]["file"].endswith("a")
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_error_types_match_the_api_server(
     validate: Command, spec: Object, types: list[str]
 ) -> None:
     bad = {**job(), "spec": {**job()["spec"], **spec}}
-    code, remarks = validate.remarks(a=[bad])
-    assert (code, [each["type"] for each in remarks]) == (1, types)
+    code, findings = validate.findings(a=[bad])
+    assert (code, [each["type"] for each in findings]) == (1, types)
 
 
 UNREADABLE = {
@@ -294,16 +294,16 @@ def test_unreadable_input_exits_with_2(
     validate: Command, tmp_path: Path, content: str | bytes | None, message: str
 ) -> None:
     if content is None:
-        code, remarks = validate.remarks(a=[job(), RUNTIME])
-        assert (code, remarks) == (0, [])
+        code, findings = validate.findings(a=[job(), RUNTIME])
+        assert (code, findings) == (0, [])
         (tmp_path / "a").unlink()
         assert main(["validate", "-f", str(tmp_path / "a")]) == 2
         return
-    code, remarks = validate.remarks(a=content, b=[{**job(), "spec": {}}])
+    code, findings = validate.findings(a=content, b=[{**job(), "spec": {}}])
     assert code == 2
-    assert remarks[0]["type"] == "Unreadable"
-    assert remarks[0]["message"].startswith(message)
-    assert remarks[1]["path"] == "spec.runtimeRef"  # the rest was looked at all the same
+    assert findings[0]["type"] == "Unreadable"
+    assert findings[0]["message"].startswith(message)
+    assert findings[1]["path"] == "spec.runtimeRef"  # the rest was looked at all the same
 
 
 def test_a_folder_may_have_files_with_nothing_in_them(tmp_path: Path) -> None:
@@ -318,8 +318,8 @@ def test_a_configuration_that_cannot_be_read_ends_with_2(
     (tmp_path / "a.yaml").write_text(GOOD)
     wanted = ["validate", "-f", f"{tmp_path}/a.yaml", "--config", f"{tmp_path}/none.yaml"]
     assert main([*wanted, "-o", "json"]) == 2
-    [remark] = json.loads(capsys.readouterr().out)
-    assert (remark["file"], remark["type"]) == (f"{tmp_path}/none.yaml", "Unreadable")
+    [finding] = json.loads(capsys.readouterr().out)
+    assert (finding["file"], finding["type"]) == (f"{tmp_path}/none.yaml", "Unreadable")
 
 
 def test_plugins_are_those_of_the_configuration(validate: Command, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_objects_that_are_neither(validate: Command) -> None:
     ]
     nothing = (2, ["a: contains no TrainJob and no runtime to check"])
     assert validate(a=other_objects) == nothing
-    assert validate.remarks(a=other_objects)[1][0]["type"] == "Unreadable"
+    assert validate.findings(a=other_objects)[1][0]["type"] == "Unreadable"
     assert validate(a=[*other_objects, RUNTIME]) == (0, [])
 
 

@@ -63,7 +63,7 @@ class Server:
     def stream(
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise AssertionError("nobody watches here")
+        raise AssertionError("unexpected watch")
 
     async def close(self) -> None:
         pass
@@ -151,7 +151,7 @@ async def test_kinds_just_installed_are_waited_for(clock: FakeClock, missing: st
     ]
 
 
-async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClock) -> None:
+async def test_server_that_stops_responding_is_waited_for(clock: FakeClock) -> None:
     answers = [NOT_FOUND, TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]
     preflight_run = PreflightRun(Server(**{OURS: answers}), clock)
     assert await preflight_run.over(SETTLE_FOR) is None

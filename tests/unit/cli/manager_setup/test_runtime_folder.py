@@ -100,7 +100,7 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
         ),
     ],
 )
-def test_a_file_that_is_something_else_is_named(
+def test_file_of_another_type_is_reported_by_name(
     tmp_path: Path, content: Object | str, message: str
 ) -> None:
     text = problem_of(written(tmp_path, {"a.yaml": content}))

@@ -62,7 +62,7 @@ def test_items_of_a_typed_list_inherit_its_kind(tmp_path: Path) -> None:
     assert found(file) == [(f"{file}:1", {"apiVersion": "g/v1", "kind": "Job", "a": 1})]
 
 
-def test_a_kind_that_only_sounds_like_a_list_is_none(tmp_path: Path) -> None:
+def test_kind_named_like_a_list_is_not_a_list(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("kind: WishList\nitems: {}\n")
     assert found(file) == [(f"{file}:1", {"kind": "WishList", "items": {}})]

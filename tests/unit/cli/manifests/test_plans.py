@@ -29,7 +29,7 @@ from tests.support.objects import Object, replicated_job, runtime, train_job
 HEAD = "f:2: "
 
 
-class Maker(ComponentBuilder):
+class CallbackPlugin(ComponentBuilder):
     """Builds the objects that it is given."""
 
     name: ClassVar[str] = "Maker"
@@ -53,12 +53,12 @@ def problems_of(outcome: Outcome) -> list[str]:
     return [str(problem) for problem in outcome.problems if problem.severity == "error"]
 
 
-def secret(generate: Callable[[], Manifest] | None = None) -> Maker:
+def secret(generate: Callable[[], Manifest] | None = None) -> CallbackPlugin:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         manifest = owned(SECRETS, job) | {"data": {"a": "eA=="}, "stringData": {"b": "y"}}
         return PlannedObject(SECRETS, manifest, generate, generated_keys=("c",) if generate else ())
 
-    return Maker(make)
+    return CallbackPlugin(make)
 
 
 def data_of(outcome: Outcome) -> list[dict[str, str]]:
@@ -74,7 +74,7 @@ def test_secret_data_is_shown_on_request() -> None:
     assert data_of(planned_by(secret(), show_secrets=True)) == [{"a": "eA=="}, {"b": "y"}]
 
 
-def test_keys_are_not_made_to_be_hidden() -> None:
+def test_new_keys_are_not_generated_only_to_be_redacted() -> None:
     def generate() -> Manifest:
         raise AssertionError
 
@@ -85,7 +85,7 @@ def test_data_of_other_kinds_is_not_redacted() -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": {"a": "x"}})
 
-    [plan] = planned_by(Maker(make)).plans
+    [plan] = planned_by(CallbackPlugin(make)).plans
     assert plan.manifests[0]["data"] == {"a": "x"}
 
 
@@ -93,7 +93,7 @@ def test_common_fields_are_printed_first() -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(CONFIG_MAPS, {"data": {}, "binaryData": {}, **owned(CONFIG_MAPS, job)})
 
-    [plan] = planned_by(Maker(make)).plans
+    [plan] = planned_by(CallbackPlugin(make)).plans
     assert list(plan.manifests[0]) == ["apiVersion", "kind", "metadata", "data", "binaryData"]
 
 
@@ -117,7 +117,7 @@ def test_every_object_is_explained(body: Object, messages: list[str]) -> None:
             CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"}
         )
 
-    [plan] = planned_by(Maker(make), explain=True).plans
+    [plan] = planned_by(CallbackPlugin(make), explain=True).plans
     assert [line for line in plan.explained() if line.startswith("ConfigMap")] == messages
 
 
@@ -151,14 +151,14 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        (Maker(_refuse), r"spec.x: Invalid value: 1: is\nno good"),
-        (Maker(_crash), "Internal error: plugin Maker failed: "),
+        (CallbackPlugin(_refuse), r"spec.x: Invalid value: 1: is\nno good"),
+        (CallbackPlugin(_crash), "Internal error: plugin Maker failed: "),
         (
-            Maker(_not_json),
+            CallbackPlugin(_not_json),
             "Internal error: failed to print a ConfigMap: TypeError(",
         ),
         (
-            Maker(_headless),
+            CallbackPlugin(_headless),
             "Internal error: failed to print a ConfigMap: KeyError('apiVersion')",
         ),
         (
@@ -168,7 +168,9 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
     ],
     ids=["error of two lines", "crash", "not JSON", "headless", "generate"],
 )
-def test_plugin_exception_is_reported_at_the_train_job(plugin: Maker, message: str) -> None:
+def test_plugin_exception_is_reported_at_the_train_job(
+    plugin: CallbackPlugin, message: str
+) -> None:
     outcome = planned_by(plugin, show_secrets=True)
     [problem] = problems_of(outcome)
     assert problem.startswith(f"{HEAD}{message}")
@@ -312,7 +314,7 @@ MALFORMED = st.sampled_from([*SCALARS, *LISTS, *OBJECTS])
 PLACES = [place for place in places(VALID) if len(place) > 1]
 
 
-def test_the_sound_documents_are_sound() -> None:
+def test_valid_documents_are_accepted() -> None:
     outcome = process(documents_of(VALID), FRAMEWORK, PlanOptions())
     assert (problems_of(outcome), len(outcome.plans)) == ([], 1)
 
@@ -322,7 +324,7 @@ def documents_of(contents: list[Object]) -> Documents:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), MALFORMED), min_size=1, max_size=2))
-def test_nothing_in_a_document_is_a_bug_of_ours(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+def test_no_document_causes_an_internal_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     documents = copy.deepcopy(VALID)
     for place, malformed in changes:
         holder: Any = documents

@@ -47,7 +47,7 @@ def test_a_warning_may_begin_with_a_path(warning: str, path: str) -> None:
     assert not rest.startswith(":")
 
 
-def test_a_remark_is_one_line() -> None:
+def test_finding_is_one_line() -> None:
     assert str(DocumentProblem("f", 3, "a.b", "X", "no")) == "f:3: a.b: no"
     assert str(DocumentProblem("f", None, "", "X", "no\nway")) == "f: no\\nway"
     assert str(DocumentProblem("f", 3, "a.b", None, "hm", "warning")) == "f:3: a.b: warning: hm"

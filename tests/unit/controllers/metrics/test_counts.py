@@ -87,7 +87,7 @@ def test_durations_of_a_trainjob_are_observed_once() -> None:
     assert counts.counts() == {("team", "torch", "Complete"): 1}
 
 
-def test_events_before_the_first_sight_are_not_observed() -> None:
+def test_events_before_the_first_list_are_not_observed() -> None:
     counts = CountsUnderTest()
     counts.observe("Complete", since=CREATED + 1)
     counts.observe("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)

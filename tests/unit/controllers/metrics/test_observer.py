@@ -38,7 +38,7 @@ class FakeInformer:
     """The objects of one kind, and the handlers of changes."""
 
     def __init__(self, resource: Resource[Any]) -> None:
-        self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
+        self.factory: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
         self.objects: dict[ObjectKey, Any] = {}
         self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
         self.synced = asyncio.Event()
@@ -57,7 +57,7 @@ class FakeInformer:
         pass
 
     def put(self, manifest: Manifest) -> None:
-        key, entry = key_of(manifest), self.maker.make(manifest)
+        key, entry = key_of(manifest), self.factory.create(manifest)
         old, self.objects[key] = self.objects.get(key), entry
         for handler in self.handlers:
             handler(ObjectEvent(key, old, entry))
@@ -513,7 +513,7 @@ async def test_bug_in_the_job_watch_only_ends_that_watch(
             await jobs.show(ready=1)
     [entry] = [each for each in logged if each["log_level"] == "error"]
     assert entry["event"] == "jobs_watch_failed"
-    assert entry["consequence"].startswith(f"nothing is added to {RAN}")
+    assert entry["consequence"].startswith(f"{RAN} is not updated any more")
 
 
 async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:

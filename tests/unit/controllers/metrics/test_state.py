@@ -69,7 +69,7 @@ def test_resumed_trainjob_is_pending_since_its_resumption() -> None:
     assert (found.state, found.since) == ("Pending", seconds(LATER))
 
 
-def test_unsupported_runtime_is_a_failure_that_never_began() -> None:
+def test_unsupported_runtime_fails_before_the_start() -> None:
     found = facts(condition("Failed", reason="TrainingRuntimeNotSupported"))
     assert (found.state, found.never_began) == ("Failed", True)
 

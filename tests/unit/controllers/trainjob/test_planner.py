@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kftrainer.runtime.runtimes import Runtimes
 
 
-def test_foreign_job_set_that_was_deleted_meanwhile_is_observed() -> None:
+def test_foreign_job_set_deleted_concurrently_is_observed() -> None:
     planner = Planner(
         cast("Client", None),
         cast("OverlayCache", NO_OBJECTS),

@@ -57,7 +57,7 @@ async def test_assets_have_precedence_over_the_cache(
     assert found == {"etcd": asset}
 
 
-async def test_binaries_missing_from_the_assets_are_taken_from_the_cache(
+async def test_binaries_missing_from_the_assets_are_copied_from_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = executable(tmp_path / "assets" / "etcd")
@@ -76,7 +76,7 @@ async def test_assets_path_that_is_not_a_folder_is_rejected(
 
 
 @pytest.mark.parametrize(("minor", "taken"), [(32, False), (35, True)])
-async def test_a_kubectl_on_path_is_taken_if_it_is_new_enough(
+async def test_kubectl_on_path_is_used_if_it_is_new_enough(
     tmp_path: Path, cache: Path, minor: int, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = executable(
@@ -106,7 +106,7 @@ async def test_failed_build_reports_its_cause_and_the_next_one_recovers(
     assert found["etcd"].read_text() == "whole\n"
 
 
-async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust(
+async def test_interrupted_build_leaves_no_files_that_the_next_build_reuses(
     cache: Path, go: Path, tmp_path: Path
 ) -> None:
     started_file = tmp_path / "begun"

@@ -49,7 +49,7 @@ async def test_a_go_that_is_too_old_is_passed_over(
     assert await find_go(tmp_path) is None
 
 
-async def test_a_go_on_path_that_is_new_enough_is_taken(
+async def test_go_on_path_is_used_if_it_is_new_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fake_go(tmp_path / "bin", "1.26.0")
@@ -57,7 +57,7 @@ async def test_a_go_on_path_that_is_new_enough_is_taken(
     assert await find_go(tmp_path) == golang.Go(path)
 
 
-async def test_the_toolchain_that_we_installed_is_found_again(
+async def test_installed_toolchain_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fake_go(tmp_path / golang.OWN_TOOLCHAIN / "go" / "bin", "1.26.6")

@@ -25,21 +25,21 @@ def test_a_client_certificate_carries_user_and_groups(tmp_path: Path) -> None:
     assert [each.value for each in groups] == ["a", "b"]
 
 
-def test_a_certificate_is_good_for_its_own_authority_alone(tmp_path: Path) -> None:
-    mine, other = Authority(tmp_path / "mine", "ca", NOW), Authority(tmp_path / "other", "ca", NOW)
-    leaf = load(mine.issue("ada", common_name="ada", hosts=["localhost"]).certificate)
+def test_certificate_is_valid_only_for_its_own_authority(tmp_path: Path) -> None:
+    own, other = Authority(tmp_path / "mine", "ca", NOW), Authority(tmp_path / "other", "ca", NOW)
+    leaf = load(own.issue("ada", common_name="ada", hosts=["localhost"]).certificate)
 
     def verify(authority: Authority) -> None:
         store = Store([load(authority.certificate)])
         policy = PolicyBuilder().store(store).time(NOW)
         policy.build_server_verifier(x509.DNSName("localhost")).verify(leaf, [])
 
-    verify(mine)
+    verify(own)
     with pytest.raises(VerificationError):
         verify(other)
 
 
-def test_private_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_private_keys_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     pair = Authority(tmp_path, "ca", NOW).issue("ada", common_name="ada")
     signing = new_signing_key(tmp_path, "tokens")
     for key in (pair.key, signing.private):

@@ -13,7 +13,7 @@ from kftrainer.devcluster.waiting import until
 WRITE_PID = "echo $$ > {file}; exec sleep 600"
 
 
-async def gone(pid: int) -> bool:
+async def is_deleted(pid: int) -> bool:
     try:
         # A zombie only waits for its new parent to notice.
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
@@ -34,7 +34,7 @@ def start(argv: list[str]) -> subprocess.Popen[bytes]:
 
 async def assert_dies(pid: int) -> None:
     async def dead() -> bool:
-        return await gone(pid)
+        return await is_deleted(pid)
 
     await until(dead, within=30, what=f"the end of process {pid}")
 
@@ -45,7 +45,7 @@ def test_passes_the_exit_code_on(code: int) -> None:
         assert wrapper.wait(60) == code
 
 
-def test_reports_death_by_signal_as_a_shell_does() -> None:
+def test_death_by_signal_is_reported_as_a_shell_does() -> None:
     with start(["sh", "-c", "kill -9 $$"]) as wrapper:
         assert wrapper.wait(60) == 128 + signal.SIGKILL
 
@@ -73,7 +73,7 @@ async def test_passes_sigterm_on(tmp_path: Path) -> None:
         pid = await read_pid(file)
         wrapper.send_signal(signal.SIGTERM)
         assert wrapper.wait(60) == 128 + signal.SIGTERM
-    assert await gone(pid)
+    assert await is_deleted(pid)
 
 
 async def test_kills_the_command_and_its_children_when_the_pipe_closes(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ PODS: Resource[Manifest] = Resource(
 
 
 class FakeTransport:
-    """A transport that gives the answers that it was made with, and remembers the questions."""
+    """A transport that returns the given responses and records the requests."""
 
     def __init__(self, *answers: tuple[int, object]) -> None:
         self._answers = list(answers)
@@ -52,7 +52,7 @@ class FakeTransport:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise AssertionError("nobody watches here")
+        raise AssertionError("unexpected watch")
 
     async def close(self) -> None:
         pass

@@ -201,8 +201,8 @@ async def test_concurrent_requests_refresh_the_token_once() -> None:
     token = RenewedToken("token 0", source.fetch, clock)
     for expected, refused in (("token 0", []), ("token 1", [False])):
         async with asyncio.TaskGroup() as tasks:
-            asking = [tasks.create_task(token.authorization()) for _ in range(5)]
-        assert {task.result() for task in asking} == {expected}
+            reading = [tasks.create_task(token.authorization()) for _ in range(5)]
+        assert {task.result() for task in reading} == {expected}
         assert source.requests == refused
         await clock.advance(REFRESH_AFTER)
 
@@ -258,7 +258,7 @@ async def test_concurrent_rejected_requests_fail_to_refresh_once() -> None:
     assert source.requests == [True, True], "later it may be found"
 
 
-async def test_a_look_up_that_finds_nothing_leaves_the_token_as_it_was() -> None:
+async def test_lookup_without_a_result_keeps_the_token() -> None:
     async def nothing(_refused: bool) -> None:
         return None
 

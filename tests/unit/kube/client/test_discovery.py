@@ -45,7 +45,7 @@ class Served:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise AssertionError("nobody watches here")
+        raise AssertionError("unexpected watch")
 
     async def close(self) -> None:
         pass

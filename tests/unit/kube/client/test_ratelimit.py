@@ -9,7 +9,7 @@ from kftrainer.kube.clock import LoopClock
 from tests.support.fake_clock import FakeClock
 
 
-def test_a_full_bucket_gives_its_burst_at_once_and_then_one_at_a_time() -> None:
+def test_full_bucket_allows_its_burst_and_then_one_at_a_time() -> None:
     bucket = TokenBucket(per_second=4, burst=2, now=100.0)
     assert [bucket.take(100.0) for _ in range(4)] == [0, 0, 0.25, 0.5]
     assert bucket.take(100.5) == 0.25
@@ -40,12 +40,12 @@ def test_requests_in_any_window_are_limited_by_burst_and_rate(
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_bucket_that_gives_nothing_is_refused(rate: float, burst: int) -> None:
+def test_bucket_without_tokens_is_rejected(rate: float, burst: int) -> None:
     with pytest.raises(ValueError, match="rate above 0"):
         TokenBucket(rate, burst, now=0.0)
 
 
-async def test_a_limiter_makes_its_callers_wait() -> None:
+async def test_limiter_delays_its_callers() -> None:
     clock = FakeClock()
     limiter = RateLimiter(qps=2, burst=1, clock=clock)
     passed: list[float] = []
@@ -68,7 +68,7 @@ async def test_the_clock_of_the_loop_moves_on() -> None:
     assert clock.monotonic() >= before + 0.009
 
 
-def test_a_token_that_does_not_exist_yet_is_not_taken() -> None:
+def test_token_that_does_not_exist_yet_is_not_used() -> None:
     bucket = TokenBucket(per_second=0.5, burst=2, now=0.0)
     assert [bucket.try_take(now) for now in (0.0, 0.0, 0.0, 1.0, 2.0, 2.0)] == [
         True,

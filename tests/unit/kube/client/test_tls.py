@@ -26,9 +26,9 @@ class Authority:
     """An authority, and a certificate of it for servers and clients."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        made = pki.Authority(folder, name, SystemClock().now())
-        pair = made.issue(f"{name}-leaf", common_name=name, hosts=["127.0.0.1"])
-        self.pem = made.certificate.read_bytes()
+        authority = pki.Authority(folder, name, SystemClock().now())
+        pair = authority.issue(f"{name}-leaf", common_name=name, hosts=["127.0.0.1"])
+        self.pem = authority.certificate.read_bytes()
         self.certificate, self.key = pair.certificate, pair.key
 
 
@@ -41,7 +41,7 @@ class ApiServer:
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
     def show(self, shown: Authority, *accepted: Authority) -> None:
-        """Show another certificate on new connections, and ask for one of these authorities."""
+        """Present another certificate on new connections, and request one of these authorities."""
         self.tls.load_cert_chain(shown.certificate, shown.key)
         for each in accepted:
             self.tls.load_verify_locations(cadata=each.pem.decode())

@@ -92,7 +92,7 @@ async def no_other_task() -> bool:
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def until_sleeping(clock: FakeClock) -> Callable[[], Awaitable[bool]]:
+def is_sleeping(clock: FakeClock) -> Callable[[], Awaitable[bool]]:
     async def is_sleeping() -> bool:
         return bool(clock.sleeping)
 
@@ -110,7 +110,7 @@ async def test_request_is_retried_after_the_delay_of_the_server(method: str) -> 
         asyncio.TaskGroup() as tasks,
     ):
         request = tasks.create_task(transport.request(method, "/pods", body=b"{}"))
-        await until(until_sleeping(clock), within=30, what="the pause")
+        await until(is_sleeping(clock), within=30, what="the pause")
         assert clock.sleeping == [2.0]
         assert len(server.requests) == 1
         await clock.advance(2.0)
@@ -123,17 +123,17 @@ async def test_request_fails_after_ten_retries() -> None:
     async with serving(*responses) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))
         for _ in range(RETRIES_REQUESTED):
-            await until(until_sleeping(clock), within=30, what="the pause")
+            await until(is_sleeping(clock), within=30, what="the pause")
             await clock.advance(1.0)
         assert (await request).status == 503
         assert len(server.requests) == RETRIES_REQUESTED + 1
 
 
 @pytest.mark.parametrize(
-    "said", [answer(500), answer(503, Retry_After="99"), answer(404, Retry_After="1")]
+    "response", [answer(500), answer(503, Retry_After="99"), answer(404, Retry_After="1")]
 )
-async def test_response_without_usable_retry_after_is_final(said: bytes) -> None:
-    async with serving(said) as (server, transport, _):
+async def test_response_without_usable_retry_after_is_final(response: bytes) -> None:
+    async with serving(response) as (server, transport, _):
         assert (await transport.request("GET", "/pods")).status >= 400
         assert len(server.requests) == 1
 
@@ -142,7 +142,7 @@ async def read_with_a_break(transport: HttpTransport, clock: FakeClock) -> Respo
     try:
         async with asyncio.TaskGroup() as tasks:
             request = tasks.create_task(transport.request("GET", "/pods"))
-            await until(until_sleeping(clock), within=30, what="the pause")
+            await until(is_sleeping(clock), within=30, what="the pause")
             assert clock.sleeping == [clock.monotonic() + 1.0]
             await clock.advance(1.0)
     except* TransportError as errors:
@@ -199,7 +199,7 @@ async def test_a_redirect_is_not_followed() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_proxy_in_the_environment_is_none_of_our_business(
+async def test_proxy_in_the_environment_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):

@@ -31,7 +31,7 @@ ALWAYS = {"number": 1, "nullable": "x", "made": {"a": 1, "number": 1}}
     ("document", "wanted"),
     [
         pytest.param({}, {}, id="an object that is not there gets none"),
-        pytest.param({"number": 2}, {"number": 2}, id="what is said stays"),
+        pytest.param({"number": 2}, {"number": 2}, id="an explicit value is kept"),
         pytest.param({"number": 0}, {"number": 0}, id="zero is something"),
         pytest.param({"number": None}, {"number": 1}, id="null is nothing"),
         pytest.param({"plain": None}, {}, id="null without a default goes"),

@@ -23,9 +23,7 @@ def test_names_that_no_object_can_have(name: str) -> None:
 
 def test_name_or_generate_name_is_required() -> None:
     [error] = metadata_errors({"name": "", "generateName": None}, namespaced=True)
-    assert str(error) == (
-        "metadata.name: Required value: give it a name, or a generateName to make one up from"
-    )
+    assert str(error) == ("metadata.name: Required value: name or generateName is required")
     assert paths(generateName="a-") == []
     assert paths(generateName="a.") == ["metadata.generateName"]
     assert paths(generateName="a.-") == ["metadata.generateName"]
@@ -55,10 +53,10 @@ def test_keys_of_labels(key: str) -> None:
         ("", "must be letters, digits, -, _ and ."),
         ("a b", "must be letters"),
         ("x" * 64, "must be letters"),
-        ("a/", "what is after the / must be letters"),
-        ("/a", "what is before the / must be lower-case letters"),
-        ("A/b", "what is before the / must be lower-case letters"),
-        ("a/b/c", "what is before the / must be lower-case letters"),
+        ("a/", "the part after the / must be letters"),
+        ("/a", "the part before the / must be lower-case letters"),
+        ("A/b", "the part before the / must be lower-case letters"),
+        ("a/b/c", "the part before the / must be lower-case letters"),
     ],
 )
 def test_invalid_keys_are_rejected(key: str, message: str) -> None:

@@ -29,7 +29,7 @@ def test_only_misspellings_get_a_suggestion(name: str, suggestion: str | None) -
     assert closest(name, KNOWN) == suggestion
 
 
-def test_nothing_known_gives_no_suggestion() -> None:
+def test_no_known_names_give_no_suggestion() -> None:
     assert closest("image", ()) is None
 
 

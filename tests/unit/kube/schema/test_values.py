@@ -77,17 +77,17 @@ def test_values_within_bounds(value: Any, schema: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "schema", "message"),
     [
-        (["a", "b", "a", "a"], SET, 'a[2]: Duplicate value: "a": is in the list already'),
+        (["a", "b", "a", "a"], SET, 'a[2]: Duplicate value: "a": is already in the list'),
         (
             [{"name": "a", "x": 1}, None, {"name": "a"}],
             MAP,
-            'a[2]: Duplicate value: "a": is the name',
+            'a[2]: Duplicate value: "a": is already the name',
         ),
-        ([{}, {}], MAP, "a[1]: Duplicate value: null: is the name of another item already"),
+        ([{}, {}], MAP, "a[1]: Duplicate value: null: is already the name of another item"),
         (
             [{"port": 1, "protocol": "TCP", "x": 1}, {"protocol": "TCP", "port": 1}],
             PORTS,
-            'a[1]: Duplicate value: {"port":1,"protocol":"TCP"}: is the port and protocol of',
+            'a[1]: Duplicate value: {"port":1,"protocol":"TCP"}: is already the port and',
         ),
     ],
 )

@@ -22,12 +22,12 @@ from kftrainer.machinery.cache.delta_queue import (
 THINGS: Resource[Manifest] = Resource(
     "", "v1", "Thing", "things", namespaced=True, decode=unstructured
 )
-MAKER = CachedObjectFactory(THINGS, None, {})
+FACTORY = CachedObjectFactory(THINGS, None, {})
 
 
-def delta(name: str, version: int, *, gone: bool = False) -> Delta[Manifest]:
-    entry = MAKER.make({"metadata": {"name": name, "resourceVersion": str(version)}})
-    return Removed(entry) if gone else Updated(entry)
+def delta(name: str, version: int, *, is_deleted: bool = False) -> Delta[Manifest]:
+    entry = FACTORY.create({"metadata": {"name": name, "resourceVersion": str(version)}})
+    return Removed(entry) if is_deleted else Updated(entry)
 
 
 async def drained(queue: DeltaQueue[Manifest]) -> list[Delta[Manifest]]:
@@ -46,14 +46,14 @@ async def test_deltas_are_fifo() -> None:
     assert await drained(queue) == put
 
 
-async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_news() -> None:
+async def test_storm_of_events_on_one_object_is_bounded_and_ends_with_the_last_event() -> None:
     queue: DeltaQueue[Manifest] = DeltaQueue()
     queue.put(delta("b", 0))
     most = 0
     for version in range(10 * LIMIT):
-        queue.put(delta("a", version, gone=version % 7 == 0))
+        queue.put(delta("a", version, is_deleted=version % 7 == 0))
         most = max(most, len(queue))
-    last = delta("a", 10 * LIMIT, gone=True)
+    last = delta("a", 10 * LIMIT, is_deleted=True)
     queue.put(last)
     assert most <= LIMIT
     everything = await drained(queue)
@@ -85,14 +85,16 @@ async def test_queue_is_empty_after_the_last_delta_is_processed() -> None:
 def test_remaining_deltas_are_the_last_of_each_object_in_order(
     happened: list[tuple[str, bool]],
 ) -> None:
-    waiting = deque(delta(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
+    waiting = deque(
+        delta(name, n, is_deleted=is_deleted) for n, (name, is_deleted) in enumerate(happened)
+    )
     last = {each.entry.key.name: each for each in waiting if isinstance(each, Updated | Removed)}
     left = list(only_the_last(waiting))
     assert left == [each for each in waiting if each in last.values()]
 
 
-def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
-    entry = MAKER.make({"metadata": {"name": "a", "resourceVersion": "1"}})
+def test_object_that_no_longer_matches_is_an_event_like_any_other() -> None:
+    entry = FACTORY.create({"metadata": {"name": "a", "resourceVersion": "1"}})
     unwanted, again = FilteredOut(entry.key, "2"), delta("a", 3)
     assert list(only_the_last(deque([Updated(entry), unwanted]))) == [unwanted]
     assert list(only_the_last(deque([Updated(entry), unwanted, again]))) == [again]

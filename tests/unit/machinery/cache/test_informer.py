@@ -146,7 +146,7 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
 @pytest.mark.parametrize(
     ("bookmarks", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
 )
-async def test_silent_watch_times_out_sooner_with_bookmarks(
+async def test_silent_watch_times_out_earlier_with_bookmarks(
     wire: FakeTransport,
     informer: Informer[Manifest],
     clock: FakeClock,

@@ -1,4 +1,4 @@
-"""Informers of several namespaces that look like one."""
+"""Informers of several namespaces with the interface of one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def group(
 ) -> MultiNamespaceInformer[Manifest]:
     indexes = {"name": lambda seen: [seen.metadata["name"]]}
 
-    def make(namespace: str | None) -> Informer[Manifest]:
+    def new_informer(namespace: str | None) -> Informer[Manifest]:
         return Informer(
             Client(wires[namespace or ""]),
             THINGS,
@@ -57,7 +57,7 @@ def group(
             on_access=lambda _, where, error: accesses.append((where, type(error).__name__)),
         )
 
-    group = in_namespaces(THINGS, wires, make)
+    group = in_namespaces(THINGS, wires, new_informer)
     assert isinstance(group, MultiNamespaceInformer)
     return group
 
@@ -231,11 +231,11 @@ def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
 ) -> None:
     requests: list[str | None] = []
 
-    def make(namespace: str | None) -> Informer[Any]:
+    def new_informer(namespace: str | None) -> Informer[Any]:
         requests.append(namespace)
         return Informer(Client(FakeTransport()), resource, clock=FakeClock(), namespace=namespace)
 
-    result: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
+    result: AnyInformer[Any] = in_namespaces(resource, namespaces, new_informer)
     assert requests == requested
     assert isinstance(result, MultiNamespaceInformer) == (requests != [None])
 

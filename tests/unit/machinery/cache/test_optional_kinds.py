@@ -31,20 +31,20 @@ LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")
 
 
 class Discovery(FakeTransport):
-    """A transport to a server on which kinds are installed while a test goes on."""
+    """A transport to a server on which kinds are installed during a test."""
 
     def __init__(self) -> None:
         super().__init__()
         self.served: set[Resource[Manifest]] = set()
-        self.trouble: int | TransportError | None = None
+        self.error: int | TransportError | None = None
         self.requests: list[str] = []
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
         self.requests.append(path)
-        if isinstance(self.trouble, TransportError):
-            raise self.trouble
-        if self.trouble is not None:
-            return Response(self.trouble, {}, b"{}")
+        if isinstance(self.error, TransportError):
+            raise self.error
+        if self.error is not None:
+            return Response(self.error, {}, b"{}")
         for each in self.served:
             if path == f"/apis/{each.api_version}":
                 fields = {"kind": each.kind, "name": each.plural, "namespaced": True}
@@ -163,13 +163,13 @@ async def test_pauses_grow_from_a_second_to_half_a_minute_and_end_with_the_last_
         waited = [await setup.next_round() for _ in range(8)]
         for pause, around in zip(waited, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
             assert around * 0.9 <= pause <= around * 1.1
-        assert len(set(waited[-3:])) == 3, "no two processes keep asking together"
+        assert len(set(waited[-3:])) == 3, "the retries of several processes are spread"
         setup.wire.served = {LAMPS, CHAIRS}
         await setup.next_round()
-        asked = len(setup.wire.requests)
+        requested = len(setup.wire.requests)
         await setup.clock.advance(1000)
-        assert (setup.clock.sleeping, len(setup.wire.requests)) == ([], asked)
-        assert not setup.stop.is_set(), "it goes on, with nothing to do"
+        assert (setup.clock.sleeping, len(setup.wire.requests)) == ([], requested)
+        assert not setup.stop.is_set(), "it continues, with nothing to do"
 
 
 def test_chance_is_an_argument() -> None:
@@ -179,10 +179,10 @@ def test_chance_is_an_argument() -> None:
 
 @pytest.mark.parametrize("failure", [TransportError("gone"), 500, 503, 403, 401, 429])
 async def test_failed_discovery_is_retried(setup: Setup, failure: int | TransportError) -> None:
-    setup.wire.served, setup.wire.trouble = {LAMPS}, failure
+    setup.wire.served, setup.wire.error = {LAMPS}, failure
     async with setup.running() as late:
         assert setup.ready.is_set()
-        setup.wire.trouble = None
+        setup.wire.error = None
         await setup.next_round()
         await setup.wire.sync()
         assert late.installed(LAMPS)
@@ -203,19 +203,19 @@ async def test_only_changed_discovery_results_are_logged(setup: Setup, logs: lis
         assert log_entries() == [(lamp, "missing", "info"), (chair, "missing", "info")]
         await setup.next_round()
         assert log_entries() == []
-        setup.wire.trouble = 503
+        setup.wire.error = 503
         await setup.next_round()
         assert log_entries() == [(lamp, "unknown", "warning"), (chair, "unknown", "warning")]
-        setup.wire.trouble = 500
+        setup.wire.error = 500
         await setup.next_round()
         assert log_entries() == []
-        setup.wire.trouble, setup.wire.served = None, {LAMPS}
+        setup.wire.error, setup.wire.served = None, {LAMPS}
         await setup.next_round()
         assert log_entries() == [(lamp, "served", "info"), (chair, "missing", "info")]
 
 
 async def test_failures_are_logged(setup: Setup, logs: list[Any]) -> None:
-    setup.wire.trouble = TransportError("nobody there")
+    setup.wire.error = TransportError("nobody there")
     async with setup.running():
         assert [each["error"] for each in logs] == ["nobody there"] * 2
 

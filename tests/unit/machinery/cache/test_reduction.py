@@ -18,8 +18,8 @@ KIB = 1024
 
 
 def cached(manifest: Manifest) -> CachedObject[Any]:
-    maker: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
-    return maker.make(manifest)
+    factory: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
+    return factory.create(manifest)
 
 
 def thing(*, metadata: Manifest | None = None, **fields: Any) -> dict[str, Any]:
@@ -65,15 +65,15 @@ def test_own_metadata_of_a_large_object_takes_less_than_an_object_held_whole() -
     assert entry.size < LARGE // 4
 
 
-def test_index_functions_are_given_the_whole_of_a_large_object() -> None:
+def test_index_functions_receive_the_complete_large_object() -> None:
     manifest = thing(spec={"args": ["x" * LARGE]})
-    maker: CachedObjectFactory[Any] = CachedObjectFactory(
+    factory: CachedObjectFactory[Any] = CachedObjectFactory(
         THINGS,
         None,
         {"size": lambda seen: [str(len(seen.manifest["spec"]["args"][0]))]},
         reduction=REDUCTION,
     )
-    assert maker.make(manifest).index_values == ((str(LARGE),),)
+    assert factory.create(manifest).index_values == ((str(LARGE),),)
 
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])
@@ -160,10 +160,10 @@ def nested(levels: int) -> dict[str, Any]:
 def test_object_nested_too_deeply_is_held_reduced_and_reported_once(
     reduction: Reduction | None,
 ) -> None:
-    maker: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=reduction)
+    factory: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=reduction)
     deep = thing(metadata={"labels": {"app": "x"}}, data=nested(1000))
     with capture_logs() as logs:
-        entries = [maker.make(deep), maker.make(deep)]
+        entries = [factory.create(deep), factory.create(deep)]
     assert all(each.is_reduced and each.full_size is None for each in entries)
     assert entries[0].manifest == thing(metadata={"labels": {"app": "x"}})
     assert [each["event"] for each in logs] == ["object_nested_too_deeply"]

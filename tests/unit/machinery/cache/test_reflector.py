@@ -53,7 +53,7 @@ def after(outcome: Outcome, version: str = "9") -> tuple[Action, bool]:
     return step.action, step.delay > 0
 
 
-def test_it_begins_with_a_stream_of_the_most_recent_state() -> None:
+def test_start_streams_the_most_recent_state() -> None:
     step = Reflector(Random(1)).start()  # noqa: S311
     assert (step.action, step.delay) == (FIRST, 0.0)
 
@@ -143,7 +143,7 @@ def test_after_a_list_it_watches_from_there() -> None:
         (LOST, (Watch("9"), True)),
     ],
 )
-def test_a_server_whose_history_ends_before_ours_is_listed_anew(
+def test_server_with_an_older_resource_version_is_relisted(
     received: str | KubeError, then: tuple[Action, bool]
 ) -> None:
     assert after(VersionRead(received)) == then

@@ -27,14 +27,14 @@ def color_of(seen: ObservedObject[Manifest]) -> list[str]:
 
 
 INDEXES = {"color": color_of}
-MAKER = CachedObjectFactory(THINGS, None, INDEXES)
+FACTORY = CachedObjectFactory(THINGS, None, INDEXES)
 
 
 def thing(
     name: str, version: int, color: str = "red", uid: str = "u", namespace: str = "n"
 ) -> CachedObject[Manifest]:
     metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
-    return MAKER.make({"metadata": metadata, "color": color})
+    return FACTORY.create({"metadata": metadata, "color": color})
 
 
 def contents_of(*entries: CachedObject[Manifest]) -> Contents[Manifest]:
@@ -63,12 +63,12 @@ def versions(change: ObjectEvent[Manifest] | None) -> tuple[Any, Any] | None:
 def test_managed_fields_are_stripped_and_the_rest_is_unchanged() -> None:
     metadata = {"name": "a", "resourceVersion": "1", "labels": {"x": "y"}}
     manifest = {"kind": "Thing", "metadata": {**metadata, "managedFields": [{"manager": "m"}]}}
-    entry = CachedObjectFactory(THINGS, None, {}).make(manifest)
+    entry = CachedObjectFactory(THINGS, None, {}).create(manifest)
     assert (entry.metadata, entry.object) == (metadata, {"kind": "Thing", "metadata": metadata})
     assert entry.key == ObjectKey("", "a")
 
 
-def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> None:
+def test_changing_an_object_after_reading_does_not_affect_the_next_read() -> None:
     entry = thing("a", 1)
     mutated: Any = entry.object
     mutated["metadata"]["name"] = "b"
@@ -76,12 +76,12 @@ def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> N
 
 
 def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
-    maker = CachedObjectFactory(replace(THINGS, keep_decoded=True), None, {})
+    factory = CachedObjectFactory(replace(THINGS, keep_decoded=True), None, {})
     manifest = {"metadata": {"name": "a", "resourceVersion": "1"}}
-    entry = maker.make(manifest)
+    entry = factory.create(manifest)
     assert entry.object == manifest
     assert entry.object is entry.object
-    assert maker.make(manifest).object is not entry.object
+    assert factory.create(manifest).object is not entry.object
 
 
 def test_undecodable_object_of_a_kept_kind_raises_on_each_read() -> None:
@@ -89,15 +89,17 @@ def test_undecodable_object_of_a_kept_kind_raises_on_each_read() -> None:
         raise ValueError("no thing")
 
     rare = replace(THINGS, decode=refuse, keep_decoded=True)
-    entry = CachedObjectFactory(rare, None, {}).make({"metadata": {"name": "a"}})
+    entry = CachedObjectFactory(rare, None, {}).create({"metadata": {"name": "a"}})
     for _ in range(2):
         with pytest.raises(ValueError, match="no thing"):
             entry.object  # noqa: B018
 
 
 def test_transform_changes_the_object_but_not_its_key() -> None:
-    maker = CachedObjectFactory(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
-    entry = maker.make({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}})
+    factory = CachedObjectFactory(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
+    entry = factory.create(
+        {"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}}
+    )
     assert (entry.key, entry.resource_version) == (ObjectKey("", "a"), "7")
     assert entry.object == {"metadata": {"uid": "u"}}
 
@@ -105,7 +107,7 @@ def test_transform_changes_the_object_but_not_its_key() -> None:
 MEASURE = """
 from pathlib import Path
 import orjson
-from tests.unit.machinery.cache.test_store import MAKER, contents_of
+from tests.unit.machinery.cache.test_store import FACTORY, contents_of
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -119,7 +121,7 @@ contents, size, before = contents_of(), 0, resident()
 for n in range(1, 5001):
     encoded = line(n)
     size += len(encoded)
-    contents.put(MAKER.make(orjson.loads(encoded)))
+    contents.put(FACTORY.create(orjson.loads(encoded)))
 print((resident() - before) / size)
 """
 
@@ -148,9 +150,9 @@ def test_unchanged_version_delivers_no_event() -> None:
     assert store_of(thing("a", 10)).upsert(thing("a", 10)) is None
 
 
-def test_objects_without_a_version_are_always_news() -> None:
+def test_objects_without_a_version_always_count_as_changed() -> None:
     store: Store[Manifest] = Store()
-    entry = CachedObjectFactory(THINGS, None, {}).make({"metadata": {"name": "a"}})
+    entry = CachedObjectFactory(THINGS, None, {}).create({"metadata": {"name": "a"}})
     assert store.upsert(entry) is not None
     assert store.upsert(entry) is not None
 

@@ -32,7 +32,7 @@ def configuration(*webhooks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Step:
-    """Gives way once, so that who drives the coroutines decides who goes on."""
+    """Yield once, so that the driver of the coroutines decides which continues."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield

@@ -271,7 +271,7 @@ class TestMissingAuthorityKey:
         assert (len(stored.authorities), stored.authorities[1]) == (2, GOOD.certificate)
         assert stored.issuer == stored.authorities[0]
 
-    def test_an_expired_one_takes_its_certificate_with_it(self) -> None:
+    def test_expired_authority_removes_its_certificate(self) -> None:
         expired = authority(NOW, days_left=-1)
         after = understood(renewed(content(expired, leaf(expired, NOW, 10)), [expired.pem]))
         assert after.leaf is not None
@@ -288,7 +288,7 @@ class TestMissingAuthorityKey:
         assert after.leaf is not None
         assert list(after.authorities) == [after.leaf.issuer, GOOD.certificate]
 
-    def test_when_another_one_takes_its_place_both_are_trusted(self) -> None:
+    def test_both_authorities_are_trusted_during_replacement(self) -> None:
         held = content(OTHER, leaf(OTHER, NOW))
         after = understood(renewed(held, [GOOD.pem], seconds_trusted(GOOD)))
         assert list(after.authorities) == [OTHER.certificate, GOOD.certificate]
@@ -347,12 +347,12 @@ class TestServedCertificates:
         assert not is_better(new, old, seconds_trusted(GOOD, OTHER, seconds=SETTLED_AFTER - 1), NOW)
         assert is_better(new, old, seconds_trusted(GOOD, OTHER), NOW)
 
-    def test_it_is_if_the_old_one_is_worth_nothing(self) -> None:
+    def test_it_is_replaced_if_the_old_one_is_unusable(self) -> None:
         old, new = _shown(SHOWN, GOOD).leaf, _shown(leaf(OTHER, NOW), OTHER).leaf
         assert old is not None
         assert new is not None
         assert is_better(new, old, seconds_trusted(OTHER, seconds=0), NOW), (
-            "nobody trusts the old one"
+            "the old one is not trusted"
         )
         assert is_better(new, old, seconds_trusted(GOOD), NOW + timedelta(days=366)), (
             "it has expired"
@@ -381,7 +381,7 @@ HALVES = st.one_of(PAIRS, st.tuples(CERTIFICATES, KEYS))
 
 @st.composite
 def any_content(draw: st.DrawFn) -> Content:
-    """What may be found in a Secret that anybody may have written."""
+    """Possible contents of a Secret written by any client."""
     ca, shown = draw(HALVES), draw(HALVES)
     extra = draw(st.one_of(st.just(b""), CERTIFICATES))
     held = {CA_CERTIFICATE: ca[0] + extra, CA_KEY: ca[1], CERTIFICATE: shown[0], KEY: shown[1]}
@@ -420,9 +420,7 @@ def test_from_any_state_a_few_steps_lead_to_a_good_one(held: Content, bundles: l
 
 
 @given(any_content(), st.lists(CERTIFICATES, max_size=3))
-def test_a_step_never_takes_away_a_certificate_that_can_be_shown(
-    held: Content, bundles: list[bytes]
-) -> None:
+def test_step_never_removes_a_certificate_in_use(held: Content, bundles: list[bytes]) -> None:
     """Unless it is by the same authority, or all clients trust that of its successor."""
     before = read(held, IDENTITY, NOW).leaf
     after = renewed(held, bundles, {})

@@ -1,4 +1,4 @@
-"""Several replicas look after one Secret and one configuration, and each may die at any time."""
+"""Several replicas maintain one Secret and one configuration; each may die at any time."""
 
 import asyncio
 from base64 import b64encode
@@ -50,7 +50,7 @@ from tests.unit.machinery.certs.certificate_server import (
 
 # Delay until a client receives a change: none, and the maximum.
 LAGS = (0.0, SETTLED_AFTER / 2, SETTLED_AFTER - 1)
-SETTLED_WITHIN = 40  # looks of each replica
+SETTLED_WITHIN = 40  # runs of each replica
 GOOD = authority(START)
 SHOWN = leaf(GOOD, START)
 METRICS = Metrics()
@@ -58,7 +58,7 @@ FORBIDDEN = ForbiddenError(403, "Forbidden", "you may not")
 
 
 class Replica:
-    """One of the processes: it looks whenever it is let."""
+    """One of the processes; each run is one step of the test."""
 
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.serving = ServingCertificate(clock=clock, metrics=METRICS)
@@ -71,7 +71,7 @@ class Replica:
             clock=clock,
             metrics=METRICS,
         )
-        self._look: Coroutine[Any, Any, bool] | None = None
+        self._run: Coroutine[Any, Any, bool] | None = None
         self.is_content = False
 
     @property
@@ -80,26 +80,26 @@ class Replica:
 
     def step(self) -> bool:
         """Let it go on until its next request; True when it has seen to everything."""
-        if self._look is None:
-            self._look = self.rotation._check()
+        if self._run is None:
+            self._run = self.rotation._check()
         try:
-            self._look.send(None)
+            self._run.send(None)
         except StopIteration as ended:
-            self._look = None
+            self._run = None
             self.is_content = ended.value
             return True
         return False
 
-    def look(self) -> bool:
+    def run_once(self) -> bool:
         """Run one check; return whether it succeeded."""
         while not self.step():
             pass
         return self.is_content
 
     def restart(self) -> None:
-        if self._look is not None:
-            self._look.close()
-            self._look = None
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
 
 def pass_time(clock: FakeClock, seconds: float) -> None:
@@ -134,24 +134,24 @@ class World:
                 assert replica.serving.missing() is None, f"replica {number} is not ready"
 
     def settle(self) -> None:
-        """Let all replicas look until none has anything left to do."""
+        """Run all replicas until none has anything left to do."""
         for number in range(SETTLED_WITHIN):
             # They wait between checks, and longer after another client has reverted their writes.
             pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
             before = self.server._version
-            contents = [replica.look() for replica in self.replicas]
+            contents = [replica.run_once() for replica in self.replicas]
             self.check()
             if all(contents) and self.server._version == before:
                 return
         pytest.fail("it never comes to rest")
 
     def grow_old(self, seconds: float) -> None:
-        """Let time pass as it does: everybody looks now and then."""
+        """Advance the time, and run each replica now and then."""
         for _ in range(2):
             pass_time(self.clock, seconds / 2)
             self.settle()
 
-    def check_all_is_well(self) -> None:
+    def check_healthy(self) -> None:
         stored = read(self.server.content, IDENTITY, self.clock.now())
         assert stored.leaf is not None
         assert stored.issuer == stored.leaf.issuer
@@ -217,7 +217,7 @@ def test_authority_rotation_is_seamless_with_random_crashes(
     world.settle()
     world.grow_old(2 * SETTLED_AFTER)
     world.grow_old(OVERLAP)
-    world.check_all_is_well()
+    world.check_healthy()
     assert certificates_in(world.server.content["ca.crt"]) != old
 
 
@@ -261,20 +261,20 @@ def test_random_changes_of_the_secret_do_not_break_running_replicas(
     world.settle()
     world.grow_old(2 * SETTLED_AFTER)
     world.grow_old(OVERLAP)
-    world.check_all_is_well()
+    world.check_healthy()
 
 
 @given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=40))
-def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, int]]) -> None:
+def test_replicas_that_start_together_create_one_authority(acts: list[tuple[str, int]]) -> None:
     world = World()
     actions = actions_of(world)
     for name, number in acts:
         actions[name](number)  # no bundle existed before
     world.server.put(configuration(webhook("a")))
     for replica in world.replicas:
-        replica.look()
-        replica.look()
-    world.check_all_is_well()
+        replica.run_once()
+        replica.run_once()
+    world.check_healthy()
     assert world.server.writes.count("create Secret") == 1
     assert "update Secret" not in world.server.writes
 
@@ -288,8 +288,8 @@ def test_old_bundle_never_replaces_a_newer_one(requests: int) -> None:
     for _ in range(requests):
         slow.step()
     world.server.objects.pop(SECRET)
-    assert fast.look()
-    slow.look()
+    assert fast.run_once()
+    slow.run_once()
     trusted = certificates_in(world.server.bundles[0])
     assert trusted == certificates_in(world.server.content["ca.crt"])
     assert len(trusted) == 2
@@ -305,7 +305,7 @@ def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
     pass_time(world.clock, timedelta(days=2).total_seconds())
     world.settle()
     assert world.server.content[CERTIFICATE] != first
-    world.check_all_is_well()
+    world.check_healthy()
 
 
 def test_other_webhooks_and_fields_are_not_modified() -> None:
@@ -314,10 +314,10 @@ def test_other_webhooks_and_fields_are_not_modified() -> None:
     by_url = {"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}
     world.server.put(configuration(webhook("ours", path="/x"), theirs, by_url))
     world.server.fill_secret({"notes": b"keep"})
-    assert world.replicas[0].look()
-    mine, *others = world.server.objects[CONFIGURATION.key]["webhooks"]
+    assert world.replicas[0].run_once()
+    own, *others = world.server.objects[CONFIGURATION.key]["webhooks"]
     assert others == [theirs, by_url]
-    assert mine["clientConfig"]["path"] == "/x"
+    assert own["clientConfig"]["path"] == "/x"
     assert world.server.content["notes"] == b"keep"
     assert certificates_in(world.server.bundles[0]) == certificates_in(
         world.server.content["ca.crt"]
@@ -332,15 +332,15 @@ def test_valid_secret_is_not_written() -> None:
 
 
 class TestFailures:
-    def test_is_logged_once_when_it_begins_and_once_when_it_is_over(self) -> None:
+    def test_start_and_end_are_each_logged_once(self) -> None:
         world = running_world()
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
         replica = world.replicas[0]
         with capture_logs() as logs:
-            assert not any(replica.look() for _ in range(5))
+            assert not any(replica.run_once() for _ in range(5))
             world.server.refusals.clear()
-            assert replica.look()
+            assert replica.run_once()
         logged = [entry for entry in logs if entry["event"].startswith("certificate_failure")]
         assert [(each["event"], each["log_level"]) for each in logged] == [
             ("certificate_failure_started", "warning"),
@@ -355,51 +355,51 @@ class TestFailures:
         world = running_world()
         world.server.put(configuration(webhook("a")))
         world.server.refusals[f"{method} ValidatingWebhookConfiguration"] = FORBIDDEN
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         assert world.replicas[0].shown is not None
 
     def test_with_the_secret_is_reported_by_readiness(self) -> None:
         world = World(replicas=1)
         world.server.refusals["get Secret"] = ServerError(500, "InternalError", "etcd is away")
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         missing = world.replicas[0].serving.missing()
         assert missing is not None
         assert "ours/hooks-cert cannot be read: etcd is away" in missing
         world.server.refusals.clear()
-        assert world.replicas[0].look()
+        assert world.replicas[0].run_once()
         assert world.replicas[0].serving.missing() is None
 
     def test_a_missing_secret_that_may_not_be_created_is_reported(self) -> None:
         world = World(replicas=1)
         world.server.refusals["create Secret"] = FORBIDDEN
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         missing = world.replicas[0].serving.missing()
         assert missing is not None
         assert "cannot be created: create it, empty, or allow the manager" in missing
         world.server.fill_secret({})
-        assert world.replicas[0].look()
+        assert world.replicas[0].run_once()
 
     def test_failed_write_keeps_the_existing_certificate_in_use(self) -> None:
         world = running_world(days_left=400)
         world.server.refusals["update Secret"] = FORBIDDEN
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         assert world.replicas[0].serving.missing() is None
 
-    def test_a_write_that_fails_leaves_all_trusted_that_were(self) -> None:
+    def test_failed_write_keeps_all_trusted_authorities(self) -> None:
         world = running_world()
         world.settle()
         world.grow_old(SETTLED_AFTER)
         before = world.replicas[0].shown
         world.server.fill_secret(content(OTHERS[0], leaf(OTHERS[0], START)))
         world.server.refusals["update Secret"] = ServerError(500, "InternalError", "try again")
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         world.check()
         assert world.replicas[0].shown == before
 
     def test_a_missing_namespace_is_reported(self) -> None:
         world = World(replicas=1)
         world.server.refusals["create Secret"] = NotFoundError(404, "NotFound", "no such namespace")
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         assert "no such namespace" in (world.replicas[0].serving.missing() or "")
 
     def test_conflicting_write_is_not_logged_as_failure(self) -> None:
@@ -407,8 +407,8 @@ class TestFailures:
         with capture_logs() as logs:
             for replica in world.replicas:
                 replica.step(), replica.step(), replica.step()  # both are about to create it
-            assert [replica.look() for replica in world.replicas] == [True, False]
-            assert world.replicas[1].look()
+            assert [replica.run_once() for replica in world.replicas] == [True, False]
+            assert world.replicas[1].run_once()
         assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
@@ -418,13 +418,13 @@ class TestReadiness:
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
         replica = world.replicas[0]
-        assert not replica.look()
+        assert not replica.run_once()
         assert replica.serving.missing() == (
             "the ValidatingWebhookConfiguration our-hooks does not trust the certificate's "
             "authority: the ValidatingWebhookConfiguration our-hooks cannot be written: you may not"
         )
         world.server.refusals.clear()
-        assert replica.look()
+        assert replica.run_once()
         assert replica.serving.missing() is None
 
     def test_is_lost_with_the_bundle_even_if_the_secret_cannot_be_read(self) -> None:
@@ -432,7 +432,7 @@ class TestReadiness:
         world.settle()
         world.server.put(configuration(webhook("a")))
         world.server.refusals["get Secret"] = FORBIDDEN
-        assert not world.replicas[0].look()
+        assert not world.replicas[0].run_once()
         assert "does not trust" in (world.replicas[0].serving.missing() or "")
 
     @pytest.mark.parametrize(
@@ -446,20 +446,20 @@ class TestReadiness:
         world = World(replicas=1)
         if webhooks is not None:
             world.server.put(configuration(*webhooks))
-        assert world.replicas[0].look()
+        assert world.replicas[0].run_once()
         assert world.replicas[0].serving.missing() is None
 
     @pytest.mark.parametrize("is_trusted", [True, False])
     def test_stays_as_it_was_while_configurations_cannot_be_read(self, is_trusted: bool) -> None:
         world = running_world()
         replica = world.replicas[0]
-        assert replica.look()
+        assert replica.run_once()
         if not is_trusted:
             world.server.put(configuration(webhook("a")))
             world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
-            assert not replica.look()
+            assert not replica.run_once()
         world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
-        assert not replica.look()
+        assert not replica.run_once()
         assert (replica.serving.missing() is None) == is_trusted
 
     def test_ignores_a_bundle_that_is_restored_immediately(self) -> None:
@@ -468,19 +468,19 @@ class TestReadiness:
         slow, fast = world.replicas
         world.server.put(configuration(webhook("a")))
         slow.step(), slow.step()  # it has seen that the bundle is gone
-        assert fast.look()
-        assert not slow.look(), "somebody else was faster"
+        assert fast.run_once()
+        assert not slow.run_once(), "somebody else was faster"
         assert (fast.serving.missing(), slow.serving.missing()) == (None, None)
 
 
 def test_a_certificate_is_renewed_in_time_where_configurations_cannot_be_read() -> None:
     world = World(replicas=1)
     world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
-    world.replicas[0].look()
+    world.replicas[0].run_once()
     first = world.replicas[0].shown
     assert first is not None
     pass_time(world.clock, timedelta(days=276).total_seconds())
-    world.replicas[0].look()
+    world.replicas[0].run_once()
     now = world.replicas[0].shown
     assert now is not None
     assert now.certificate != first.certificate
@@ -501,7 +501,7 @@ def test_a_certificate_of_an_unknown_kind_is_replaced(
         world.server.fill_secret({**world.server.content, name: certificate_of_unknown_kind})
     world.settle()
     world.grow_old(OVERLAP)
-    world.check_all_is_well()
+    world.check_healthy()
 
 
 class TestRevertedWrites:
@@ -514,10 +514,10 @@ class TestRevertedWrites:
             pass_time(world.clock, every)
             undo()
             for replica in world.replicas:
-                replica.look()
+                replica.run_once()
         return len(world.server.writes) - before
 
-    def test_is_not_fought_for_ever(self) -> None:
+    def test_repeated_reverts_are_repaired_at_growing_intervals(self) -> None:
         world = running_world()
         world.replicas.pop()
         world.settle()
@@ -534,23 +534,23 @@ class TestRevertedWrites:
             assert logged[0]["failure"] == message
             assert message in (replica.serving.missing() or "")
             pass_time(world.clock, 300)
-            assert replica.look()
+            assert replica.run_once()
             assert (replica.serving.missing(), message in (replica.serving.failure or "")) == (
                 None,
                 True,
             )
             pass_time(world.clock, SETTLED_AFTER)
-            assert replica.look()
+            assert replica.run_once()
             wait = replica.rotation._until_next_check(0)
             assert wait == 600 - SETTLED_AFTER, "until it is over"
             pass_time(world.clock, wait)
-            assert replica.look()
+            assert replica.run_once()
             assert replica.serving.failure is None
         reset()
-        assert replica.look()
-        assert replica.serving.missing() is None, "and then it is mended at once again"
+        assert replica.run_once()
+        assert replica.serving.missing() is None, "and then it is repaired at once again"
 
-    def test_is_not_waited_for_if_that_is_seldom(self) -> None:
+    def test_rare_reverts_are_repaired_immediately(self) -> None:
         world = running_world()
         world.replicas.pop()
         world.settle()
@@ -594,15 +594,15 @@ def test_pauses_grow_and_end() -> None:
 
 async def test_unexpected_error_is_logged_once_and_retried() -> None:
     world, stop = World(replicas=1), asyncio.Event()
-    replica, looks = world.replicas[0], 0
-    rotation, look = replica.rotation, replica.rotation._check
+    replica, steps = world.replicas[0], 0
+    rotation, run_once = replica.rotation, replica.rotation._check
 
     async def raise_unexpected() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks <= 4:
-            raise LookupError("nobody thought of this")
-        return await look()
+        nonlocal steps
+        steps += 1
+        if steps <= 4:
+            raise LookupError("unexpected error")
+        return await run_once()
 
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
     rotation._check = raise_unexpected  # type: ignore[method-assign]
@@ -610,10 +610,10 @@ async def test_unexpected_error_is_logged_once_and_retried() -> None:
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(rotation.run(lambda: None, stop))
             await world.clock.advance(1)
-            assert 1 < looks <= 4, "the pauses grow"
-            assert "nobody thought of this" in (replica.serving.missing() or "")
+            assert 1 < steps <= 4, "the pauses grow"
+            assert "unexpected error" in (replica.serving.missing() or "")
             await world.clock.advance(60)
-            assert (looks, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
+            assert (steps, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
             stop.set()
     logged = [entry for entry in logs if entry["log_level"] == "error"]
     assert [(entry["event"], entry["exc_info"]) for entry in logged] == [

@@ -190,8 +190,8 @@ class TestServedCertificate:
         serving.untrusted_because = "somebody does not trust it"
         assert serving.missing() == "there is no certificate yet"
         serving.present(*pair(tmp_path, "shown"))
-        serving.failure = "we may not tell them"
-        assert serving.missing() == "somebody does not trust it: we may not tell them"
+        serving.failure = "writing is forbidden"
+        assert serving.missing() == "somebody does not trust it: writing is forbidden"
 
     @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
     def test_encrypted_key_is_reported_without_a_prompt(self, form: PrivateFormat) -> None:
@@ -201,7 +201,7 @@ class TestServedCertificate:
             new_serving().present(ca.pem, key)
 
     @pytest.mark.parametrize("unreadable", ODD.values(), ids=ODD.keys())
-    def test_is_never_a_certificate_that_we_cannot_read(self, unreadable: bytes) -> None:
+    def test_unreadable_certificate_is_never_presented(self, unreadable: bytes) -> None:
         with pytest.raises(CertificateError, match="cannot be read"):
             new_serving().present(unreadable, ODD_KEY)
 
@@ -370,7 +370,7 @@ class TestFiles:
                 stop.set()
         assert "PRIVATE KEY" not in repr(logs)
         kept = [entry for entry in logs if entry["event"] == "certificate_not_reloaded"]
-        assert 1 <= len(kept) <= len(halves) + 1, "each trouble is told once"
+        assert 1 <= len(kept) <= len(halves) + 1, "each error is logged once"
 
     async def test_a_projected_volume_is_swapped_as_a_whole(self, tmp_path: Path) -> None:
         """As the kubelet does it: a link to a link that is renamed over the old one."""

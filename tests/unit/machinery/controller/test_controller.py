@@ -197,7 +197,7 @@ async def test_informer_that_does_not_sync_in_time_is_named() -> None:
             await it.run()
 
 
-async def test_a_watch_that_is_added_later_begins_at_once() -> None:
+async def test_watch_added_later_starts_at_once() -> None:
     async with world(succeed) as it:
         late = Informer(GADGETS)
         it.controller.watch(late, enqueue_self)
@@ -211,7 +211,7 @@ async def test_watch_added_before_the_start_is_started_once() -> None:
         assert len(it.informer.handlers) == 1
 
 
-async def test_start_does_not_wait_for_a_watch_added_meanwhile() -> None:
+async def test_start_does_not_wait_for_a_watch_added_during_it() -> None:
     it = World(succeed)
     it.informer.synced.clear()
     async with asyncio.TaskGroup() as group:
@@ -319,7 +319,7 @@ async def clock_runs(it: World, seconds: float) -> None:
     await it.clock.advance(seconds)
 
 
-async def test_a_success_makes_the_next_failure_the_first_again() -> None:
+async def test_success_resets_the_failure_count() -> None:
     outcomes = iter([OSError(), OSError(), None, OSError()])
 
     async def alternately(_: Request) -> Result:
@@ -354,10 +354,10 @@ async def test_a_failure_keeps_its_priority() -> None:
 
 
 async def test_requeue_after_is_scheduled() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue_after=30)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 70)
         assert [at for at, _ in it.reconciler.calls] == [0, 30, 60]
@@ -385,10 +385,10 @@ async def test_requeue_resets_the_failure_count() -> None:
 async def test_requeue_without_delay_is_rate_limited(
     result: Result,
 ) -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return result
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 7]
@@ -396,10 +396,10 @@ async def test_requeue_without_delay_is_rate_limited(
 
 
 async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue=True, max_delay=3)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
@@ -440,10 +440,10 @@ def test_requeue_with_zero_delay_is_rate_limited() -> None:
 
 
 async def test_change_postpones_a_pending_requeue() -> None:
-    async def look_again(_: Request) -> Result:
+    async def requeue(_: Request) -> Result:
         return Result(requeue_after=30)
 
-    async with world(look_again) as it:
+    async with world(requeue) as it:
         it.informer.deliver(A)
         await clock_runs(it, 10)
         it.informer.deliver(A)
@@ -533,14 +533,14 @@ async def test_reconcile_timeout_is_counted_and_retried() -> None:
         }
 
 
-async def test_a_timeout_of_something_inside_is_not_counted_as_ours() -> None:
+async def test_timeout_inside_the_reconciler_is_not_counted_as_ours() -> None:
     async with world(raising(TimeoutError()), timeout=60) as it:
         it.informer.deliver(A)
         await at_rest()
         assert it.results() == {"error": 1, "reconcile_errors": 1}
 
 
-async def test_a_cancellation_of_something_inside_is_a_failure_like_any_other() -> None:
+async def test_cancellation_inside_the_reconciler_is_a_failure() -> None:
     async with world(raising(asyncio.CancelledError())) as it:
         it.informer.deliver(A)
         await clock_runs(it, 1)

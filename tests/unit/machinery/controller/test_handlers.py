@@ -59,7 +59,7 @@ def test_deleted_object_enqueues_its_last_owner() -> None:
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
-def test_an_object_that_changes_hands_calls_for_both_owners() -> None:
+def test_object_with_a_new_owner_enqueues_both_owners() -> None:
     change = ObjectEvent(KEY, Pod([owner("old")]), Pod([owner("new")]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/old", "ns/new"]
 

@@ -273,11 +273,11 @@ async def test_a_full_queue_drops_and_counts() -> None:
 
 
 async def test_an_unreachable_server_is_tried_twelve_times() -> None:
-    def gone(_method: str) -> int:
+    def is_deleted(_method: str) -> int:
         raise TransportError("gone")
 
     async with Recording() as recording:
-        recording.wire.answer = gone
+        recording.wire.answer = is_deleted
         recording.record("hello")
         await recording.clock.advance(200)
         assert len(recording.wire.sent) == 12

@@ -48,7 +48,7 @@ def candidate(
 
 @asynccontextmanager
 async def holding(election: LeaderElector) -> AsyncIterator[list[LeaseLostError]]:
-    """Renews during the block and tells of a loss; afterwards there is no watchdog left."""
+    """Renew during the block and report a loss; no watchdog remains afterwards."""
     stop, losses = asyncio.Event(), list[LeaseLostError]()
 
     async def hold() -> None:
@@ -201,9 +201,7 @@ async def test_nothing_but_the_clock_is_needed_to_stop_leading(
     await election.release()
 
 
-async def test_a_lease_in_other_hands_is_lost_at_once(
-    server: LeaseServer, clock: FakeClock
-) -> None:
+async def test_lease_held_by_another_is_lost_at_once(server: LeaseServer, clock: FakeClock) -> None:
     election = candidate(server, clock)
     await election.acquire()
     async with holding(election) as losses:
@@ -223,7 +221,7 @@ async def test_renewal_with_lost_response_is_recognized(
 
     def lose() -> None:
         server.after_write = lambda: None
-        raise TransportError("written, but who knows")
+        raise TransportError("written, but the response was lost")
 
     async with holding(election):
         server.after_write = lose
@@ -245,7 +243,7 @@ async def test_the_lease_counts_from_when_the_request_was_sent(
     await election.release()
 
 
-async def test_a_released_lease_is_taken_at_the_next_try(
+async def test_released_lease_is_acquired_at_the_next_attempt(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     leader, election = candidate(server, clock, "other"), candidate(server, clock)
@@ -261,7 +259,7 @@ async def test_a_released_lease_is_taken_at_the_next_try(
     await election.release()
 
 
-async def test_an_unreachable_server_does_not_hinder_leaving(
+async def test_unreachable_server_does_not_block_exiting(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     election = candidate(server, clock)

@@ -34,7 +34,7 @@ def test_lease_of_another_holder_expires_by_the_local_observation_time() -> None
     assert decide(seen, "me", now=115.0) == Hold()
 
 
-def test_our_own_lease_and_a_released_one_are_taken_at_once() -> None:
+def test_own_and_released_leases_are_acquired_at_once() -> None:
     assert decide(observe(None, lease_of("me"), 0.0), "me", 0.0) == Hold()
     assert decide(observe(None, lease_of(""), 0.0), "me", 0.0) == Hold()
 
@@ -45,7 +45,7 @@ def test_a_renewal_by_another_starts_the_waiting_again() -> None:
     assert decide(observe(seen, renewed, 14.0), "me", 20.0) == Wait(until=29.0)
 
 
-def test_a_lease_that_only_got_a_new_version_is_still_the_old_one() -> None:
+def test_lease_with_only_a_new_version_counts_as_unchanged() -> None:
     seen = observe(None, lease_of("other"), 0.0)
     touched = {**lease_of("other"), "metadata": {"name": "lock", "resourceVersion": "8"}}
     again = observe(seen, touched, 14.0)
@@ -59,21 +59,21 @@ def test_the_duration_is_that_of_the_holder() -> None:
 
 
 def test_renewing_keeps_when_it_was_acquired_and_taking_over_counts() -> None:
-    mine = observe(None, lease_of("me"), 0.0)
-    assert claimed(mine, "me", 15, LATER)["spec"] == {
+    own = observe(None, lease_of("me"), 0.0)
+    assert claimed(own, "me", 15, LATER)["spec"] == {
         "holderIdentity": "me",
         "leaseDurationSeconds": 15,
         "acquireTime": "2026-01-01T12:00:00.000000Z",
         "renewTime": "2026-01-01T12:00:02.000000Z",
         "leaseTransitions": 0,
     }
-    taken = claimed(mine, "other", 15, LATER)
+    taken = claimed(own, "other", 15, LATER)
     assert record_of(taken).transitions == 1
     assert record_of(taken).acquired == "2026-01-01T12:00:02.000000Z"
     assert taken["metadata"]["resourceVersion"] == "7"  # which fences it
 
 
-def test_a_release_leaves_no_holder_and_the_next_one_counts_as_a_change() -> None:
+def test_release_removes_the_holder_and_the_next_holder_counts_as_a_transition() -> None:
     free = released(observe(None, lease_of("me"), 0.0), LATER)
     assert (free["spec"]["holderIdentity"], free["spec"]["leaseDurationSeconds"]) == ("", 1)
     assert record_of(claimed(observe(None, free, 0.0), "me", 15, LATER)).transitions == 1

@@ -21,7 +21,7 @@ def test_the_nineteenth_failure_waits_a_thousand_seconds_and_so_do_all_after_it(
     assert delays[17:] == [655.36] + [1000.0] * 4982
 
 
-def test_a_success_starts_the_delays_anew() -> None:
+def test_success_resets_the_delays() -> None:
     backoff = Exponential()
     for _ in range(3):
         backoff.next_delay(A, 0)

@@ -58,7 +58,7 @@ class Pending:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """The queue does what a plain list of wishes would do, looked through from end to end."""
+    """The queue behaves like a plain list of requests that is searched from end to end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class QueueModel(RuleBasedStateMachine):
         self.arrivals += 1
         entry.arrived = self.arrivals
 
-    def let_time_come(self) -> None:
+    def advance_to_next(self) -> None:
         due = [w for w in self.pending.values() if w.arrived < 0 and w.at <= self.now]
         for entry in sorted(due, key=lambda w: w.at):
             self.add_ready(entry)
@@ -85,7 +85,7 @@ class QueueModel(RuleBasedStateMachine):
         # Those that become ready at the same moment may do so in any order: let there be none.
         self.now += 0.001
         self.queue.add(request, self.now, priority=priority, after=after)
-        self.let_time_come()
+        self.advance_to_next()
         at = self.now + max(after, 0)
         entry = self.pending.get(request)
         if entry is None:
@@ -108,7 +108,7 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        self.let_time_come()
+        self.advance_to_next()
         taken = self.queue.take(self.now)
         ready = [
             (request, entry)
@@ -155,7 +155,7 @@ class QueueModel(RuleBasedStateMachine):
     @invariant()
     def the_numbers_are_true(self) -> None:
         self.queue.promote_due(self.now)
-        self.let_time_come()
+        self.advance_to_next()
         ready = [request for request, entry in self.pending.items() if entry.arrived >= 0]
         waiting = [entry.at for entry in self.pending.values() if entry.arrived < 0]
         assert len(self.queue) == len(ready)
@@ -263,7 +263,7 @@ def test_of_two_delays_the_earlier_time_wins(delays: tuple[float, float]) -> Non
     assert taken(queue, 100) is None
 
 
-def test_an_add_without_delay_overtakes_the_delay() -> None:
+def test_add_without_delay_replaces_the_delayed_add() -> None:
     queue = QueueCore()
     queue.add(A, 0, after=5)
     queue.add(A, 1)
@@ -308,7 +308,7 @@ def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None
     assert positions == [TURNS * (n + 1) - 1 for n in range(50)]
 
 
-def test_short_waiting_does_not_overtake_higher_priority() -> None:
+def test_short_waiting_does_not_exceed_higher_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     for turn in range(10 * TURNS):

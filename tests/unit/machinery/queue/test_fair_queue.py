@@ -66,7 +66,7 @@ async def test_request_that_arrives_as_another_starts_waits_for_the_next_pass() 
         queue.release("a")
         while not has_started.is_set():  # noqa: ASYNC110  pass by pass
             await asyncio.sleep(0)
-        # In the same pass, in which the queue has been looked through already.
+        # In the same pass, in which the queue has already been searched.
         arriving = queue.acquire("b")
         arriving.send(None)  # raises StopIteration if it starts at once
         arriving.close()

@@ -48,7 +48,7 @@ async def test_backoff_resets_after_an_unchanged_minute() -> None:
     assert backoff.pause(TORCH) == 1
 
 
-async def test_something_else_is_written_at_once() -> None:
+async def test_another_change_is_written_at_once() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=4.0, longest=60.0)
     for what in ("suspended", "resumed", "suspended"):

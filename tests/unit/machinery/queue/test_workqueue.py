@@ -128,7 +128,7 @@ async def test_request_added_in_flight_is_given_to_a_waiting_worker_when_done(
         assert team.got == [(0, A)]
 
 
-async def test_timing_worker_takes_requests_added_meanwhile(
+async def test_timing_worker_takes_requests_added_concurrently(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async with workers(queue, clock, 1) as team:
@@ -151,12 +151,12 @@ async def test_when_the_watcher_of_the_time_is_cancelled_another_one_watches(
 
 
 class WatchedClock(FakeClock):
-    """Counts how often anyone looks at it."""
+    """A clock that counts how often it is read."""
 
-    looks = 0
+    reads = 0
 
     def monotonic(self) -> float:
-        self.looks += 1
+        self.reads += 1
         return super().monotonic()
 
 
@@ -172,11 +172,11 @@ async def test_no_more_workers_wake_than_there_are_items() -> None:
         for _ in range(20):
             group.create_task(wait_once())
         await at_rest()
-        before = clock.looks
+        before = clock.reads
         for request in (A, A, B):
             queue.add(request)
         await at_rest()
-        assert clock.looks - before == 3 + 2  # three adds, and two who come to the queue
+        assert clock.reads - before == 3 + 2  # three adds, and two who come to the queue
         queue.shut_down()
 
 
@@ -190,7 +190,7 @@ async def test_request_of_a_cancelled_worker_is_given_to_another(
         assert team.got == [(0, A)]
 
 
-async def test_a_worker_that_is_cancelled_while_it_waits_takes_nothing(
+async def test_worker_cancelled_while_waiting_takes_no_request(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async with workers(queue, clock, 1) as team:
@@ -214,7 +214,7 @@ async def test_failure_delay_grows_until_it_is_reset(queue: WorkQueue, clock: Fa
         assert team.got == [(1, A), (12, A), (24, A), (31, A)]
 
 
-async def test_a_queue_that_is_shut_down_sends_all_workers_home(
+async def test_shutting_down_the_queue_stops_all_workers(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async def work() -> None:
@@ -231,7 +231,7 @@ async def test_a_queue_that_is_shut_down_sends_all_workers_home(
     assert clock.sleeping == []
 
 
-async def test_a_queue_that_is_shut_down_hands_out_nothing_and_takes_nothing(
+async def test_queue_that_is_shut_down_accepts_and_returns_nothing(
     queue: WorkQueue,
 ) -> None:
     queue.add(A)

@@ -68,10 +68,12 @@ def test_errors_are_reported_together_and_deduplicated() -> None:
 
 
 def test_repeated_errors_are_truncated() -> None:
-    verdict = response_for(ValidationResult([required(f"list[{n}]") for n in range(1000)]), REQUEST)
-    assert verdict.message.endswith("list[99]: Required value, and 900 more]")
-    assert verdict.details is not None
-    assert len(verdict.details["causes"]) == 100
+    response = response_for(
+        ValidationResult([required(f"list[{n}]") for n in range(1000)]), REQUEST
+    )
+    assert response.message.endswith("list[99]: Required value, and 900 more]")
+    assert response.details is not None
+    assert len(response.details["causes"]) == 100
 
 
 def test_other_refusals_have_no_details() -> None:

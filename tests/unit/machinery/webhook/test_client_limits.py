@@ -107,7 +107,7 @@ class Gate:
             await self.opened.wait()
         return answer
 
-    async def until_waiting(self, number: int) -> None:
+    async def wait_until_waiting(self, number: int) -> None:
         async def waiting() -> bool:
             return self.waiting >= number
 
@@ -131,7 +131,7 @@ async def test_busy_connections_of_an_unverified_client_are_evicted_for_another_
     gate = Gate()
     async with serving(Limits(connections=4), gate) as callers, asyncio.TaskGroup() as tasks:
         theirs = [tasks.create_task(posted(each)) for each in await callers.many(OTHER_CLIENT, 4)]
-        await gate.until_waiting(4)
+        await gate.wait_until_waiting(4)
         ours = await callers.many(API_SERVER, 2)
         assert [await posted(each) for each in ours] == [200, 200]
         gate.opened.set()
@@ -143,7 +143,7 @@ async def test_unfinished_requests_of_an_unverified_client_do_not_block_others()
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         for each in await callers.many(OTHER_CLIENT, 10):
             tasks.create_task(posted(each))
-        await gate.until_waiting(3)
+        await gate.wait_until_waiting(3)
         for each in await callers.many(API_SERVER, 3):
             assert await posted(each) == 200
         assert gate.waiting == 3
@@ -156,11 +156,22 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         first, second = await callers.many(OTHER_CLIENT, 2)
         task = tasks.create_task(posted(first))
-        await gate.until_waiting(1)
+        await gate.wait_until_waiting(1)
         gate_is_passed = tasks.create_task(posted(second))
-        await gate.until_waiting(2)
+        await gate.wait_until_waiting(2)
         gate.opened.set()
         assert (await task, await gate_is_passed) == (200, 429)
+
+
+async def test_requests_of_all_clients_beyond_the_limit_are_rejected() -> None:
+    gate = Gate()
+    limits = Limits(requests=1, start_within=0.2)
+    async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(posted(await callers.open(OTHER_CLIENT)))
+        await gate.wait_until_waiting(1)
+        assert await posted(await callers.open(API_SERVER)) == 429
+        gate.opened.set()
+    assert first.result() == 200
 
 
 async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> None:
@@ -169,7 +180,7 @@ async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> N
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         for each in await callers.many(OTHER_CLIENT, 8):
             tasks.create_task(posted(each, b"x" * 1000))
-        await gate.until_waiting(2)
+        await gate.wait_until_waiting(2)
         assert await posted(await callers.open(API_SERVER), b"x" * 1000) == 200
         assert gate.waiting == 2
         gate.opened.set()

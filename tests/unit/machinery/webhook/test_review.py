@@ -171,7 +171,7 @@ def test_patch_is_encoded() -> None:
 
 
 def test_denying_response_has_a_status_and_no_patch() -> None:
-    verdict = AdmissionResponse(
+    response = AdmissionResponse(
         allowed=False,
         warnings=("mind",),
         code=403,
@@ -179,7 +179,7 @@ def test_denying_response_has_a_status_and_no_patch() -> None:
         message="no",
         details={"name": "job", "causes": []},
     )
-    assert orjson.loads(encoded("u", verdict))["response"] == {
+    assert orjson.loads(encoded("u", response))["response"] == {
         "uid": "u",
         "allowed": False,
         "status": {

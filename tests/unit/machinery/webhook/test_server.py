@@ -65,7 +65,7 @@ def test_the_highest_port_is_one() -> None:
     assert parse_bind(":65535") == (None, 65535)
 
 
-async def test_a_server_that_is_off_is_ready_and_listens_nowhere() -> None:
+async def test_disabled_server_is_ready_and_does_not_listen() -> None:
     server = WebServer("probes", "0", echo)
     async with running(server, budget=Budget(SystemClock(), 5)):
         assert server.port is None

@@ -181,12 +181,12 @@ async def test_malformed_body_encoding_is_a_bad_request() -> None:
 
 
 async def test_disconnected_client_leaves_no_tasks() -> None:
-    gone = asyncio.Event()
+    is_deleted = asyncio.Event()
 
     async def respond(http_request: HttpRequest) -> HttpResponse:
         answer = await size(http_request)
         if answer.status == 400:
-            gone.set()
+            is_deleted.set()
         return answer
 
     async with serving(Limits(small_body=0, bodies=1000), respond) as server:
@@ -194,8 +194,8 @@ async def test_disconnected_client_leaves_no_tasks() -> None:
             caller = await server.call()
             await caller.send(HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
             caller.writer.close()
-            await gone.wait()
-            gone.clear()
+            await is_deleted.wait()
+            is_deleted.clear()
         assert await (await server.call()).post(b"x" * 900) == (200, b"900 bytes")
 
 
@@ -384,7 +384,7 @@ async def test_client_that_never_reads_the_response_is_closed(
                 return False
 
         await begun.wait()
-        assert not await is_room(), "it is being answered, and nobody takes its place"
+        assert not await is_room(), "it is in progress and is not replaced"
         await until(is_room, within=WITHIN, what="the connection of who does not read closed")
 
 

@@ -292,7 +292,7 @@ def raising(error: BaseException) -> Framework:
     ],
     ids=repr,
 )
-def test_a_failure_bears_the_name_of_its_plugin(
+def test_failure_contains_the_name_of_its_plugin(
     phase: type, error: BaseException, message: str
 ) -> None:
     def answer(*_: object) -> Any:
@@ -348,7 +348,7 @@ def test_runtime_error_is_a_finding_at_the_runtime_ref() -> None:
         ("watches", "it returned a dict instead of a Watch"),
     ],
 )
-def test_a_plugin_that_gives_something_else_fails_by_name(call: str, message: str) -> None:
+def test_plugin_that_returns_another_type_fails_with_its_name(call: str, message: str) -> None:
     with pytest.raises(PluginFailedError) as raised:
         CALLS[call](framework(Planner("bad", [], lambda: [{"kind": "ConfigMap"}])))
     assert str(raised.value) == f"plugin bad failed: TypeError: {message}"

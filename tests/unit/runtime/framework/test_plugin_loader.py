@@ -170,7 +170,7 @@ def test_a_name_that_several_packages_declare_is_refused(install: Install) -> No
 
 def test_disabling_an_unknown_plugin_lists_the_built_in_ones() -> None:
     assert refusal(disabled=("torch", "Torch", "Gang")) == (
-        "plugins.disabled: Gang, torch: not built in; those that can be disabled are "
+        "plugins.disabled: Gang, torch: not built in: must be one of "
         "PlainML, Torch, MPI, CoScheduling, Volcano, JobSet"
     )
 
@@ -196,7 +196,7 @@ def test_a_second_status_plugin_is_refused(install: Install) -> None:
     assert refusal(enabled=("acme",)) == message
 
 
-def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> None:
+def test_another_status_plugin_can_replace_the_built_in_one(install: Install) -> None:
     install(STATUS)
     assert named(enabled=("acme",), disabled=("JobSet",)) == [*OURS[:-1], "acme"]
 
@@ -252,7 +252,7 @@ def test_an_entry_point_that_names_a_module_is_refused(install: Install) -> None
     install(value=MODULE)
     assert refusal(enabled=("acme",)) == (
         f"plugin acme ({MODULE}) cannot be used: "
-        "it must be a class, as in module:Class, and is a module"
+        "it must be a class, as in module:Class, not a module"
     )
 
 
@@ -327,7 +327,7 @@ def test_invalid_plugin_class_is_reported(
 def test_class_without_extension_points_error_lists_them(install: Install) -> None:
     install("class Acme:\n    name = 'acme'\n    def enforce(self, info, job): ...\n")
     assert refusal(enabled=("acme",)) == (
-        f"{SUBJECT} cannot be used: it implements no extension point: they are {POINTS}"
+        f"{SUBJECT} cannot be used: it implements none of the extension points: {POINTS}"
     )
 
 

@@ -442,7 +442,7 @@ def test_runtime_of_another_namespace_is_not_matched() -> None:
     assert enqueued(in_(own, "left"), stored("local", own, "right")) == []
 
 
-def test_a_namesake_of_the_other_kind_is_another_runtime() -> None:
+def test_runtime_of_the_other_kind_with_the_same_name_is_another_runtime() -> None:
     shared = runtime("both", "ClusterTrainingRuntime", [of_class(node())])
     own = in_(runtime("both"), NAMESPACE)
     assert enqueued(shared, own, stored("local", own)) == []

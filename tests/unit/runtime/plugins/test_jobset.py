@@ -224,7 +224,7 @@ def test_longest_job_name_determines_the_limit() -> None:
         plan(job_on(FETCHING, name="a" * 34), FETCHING)
 
 
-def test_there_is_nothing_to_see_without_a_jobset() -> None:
+def test_nothing_is_observed_without_a_jobset() -> None:
     job = TrainJob.parse(job_on(PLAIN))
     assert JobSet().observe_status(job, GivenObjects()) is None
     assert JobSet().observe_status(job, GivenObjects([jobset()])) == Observed(

@@ -77,7 +77,7 @@ SCALARS = (
     | st.floats()
     | st.text(string.printable + "ü\ud800", max_size=5)
 )
-ANYTHING = st.recursive(
+ANY_VALUE = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4)
@@ -86,7 +86,7 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=8))
+@given(st.dictionaries(st.sampled_from(FIELDS), ANY_VALUE, max_size=8))
 @example({"replicatedJobs": [None, [], {"groupName": "\ud800", "dependsOn": [None, {}]}]})
 @example({"coordinator": {"replicatedJob": 1}, "volumeClaimPolicies": [{"templates": [[]]}]})
 def test_invalid_specs_do_not_raise(spec: dict[str, Any]) -> None:

@@ -327,8 +327,8 @@ VOLCANO: Object = {"volcano": {}}
 def test_gang_without_a_scheduler_causes_a_warning(policy: Object, advice: str) -> None:
     [which] = policy
     assert warnings(with_steps(podGroupPolicy=policy)) == [
-        f"spec.podGroupPolicy.{which}: the pods of node name no scheduler that would start them "
-        f"together: give them {advice}"
+        f"spec.podGroupPolicy.{which}: the pods of node have no schedulerName and may not start "
+        f"together: set {advice}"
     ]
     assert warnings(with_steps(scheduled(replicated_job(), "volcano"), podGroupPolicy=policy)) == []
     assert warnings(with_steps(podGroupPolicy={})) == []
@@ -341,7 +341,7 @@ def test_only_pods_of_the_gang_need_the_scheduler() -> None:
     assert warnings(with_steps(initializer, node, podGroupPolicy=VOLCANO)) == []
     side = replicated_job("side", None)
     [warning] = warnings(with_steps(side, scheduled(replicated_job(), "a"), podGroupPolicy=VOLCANO))
-    assert "the pods of side name no scheduler" in warning
+    assert "the pods of side have no schedulerName" in warning
 
 
 def pods(document: Object, job: str = "node") -> Any:

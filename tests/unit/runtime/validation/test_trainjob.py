@@ -163,11 +163,11 @@ def test_error_of_the_complete_plan_is_reported() -> None:
 def test_planning_for_admission_generates_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[None] = []
 
-    def drawing() -> Any:
+    def generate_key_pair() -> Any:
         drawn.append(None)
         return new_key_pair()
 
-    monkeypatch.setattr("kftrainer.runtime.plugins.mpi.mpi.new_key_pair", drawing)
+    monkeypatch.setattr("kftrainer.runtime.plugins.mpi.mpi.new_key_pair", generate_key_pair)
     mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
     assert refused(job_on(mpi), mpi) == []
     assert drawn == []
@@ -531,14 +531,12 @@ class Counting(ComponentBuilder):
 
 
 def test_running_trainjob_is_planned_as_if_it_were_new() -> None:
-    mine = {**job_set(), "apiVersion": "v1", "kind": "ConfigMap"}
-    other = {**mine, "metadata": {"name": "other", "namespace": NAMESPACE}}
+    own = {**job_set(), "apiVersion": "v1", "kind": "ConfigMap"}
+    other = {**own, "metadata": {"name": "other", "namespace": NAMESPACE}}
     Counting.seen.clear()
     runtimes = with_plugins(Counting(), Failing(report))
     old = job_on(PLAIN, labels={"a": "b"})
-    findings = found(
-        RESUMED, PLAIN, job_set(suspend=False), mine, other, old=old, runtimes=runtimes
-    )
+    findings = found(RESUMED, PLAIN, job_set(suspend=False), own, other, old=old, runtimes=runtimes)
     # The JobSet runs: planned as it is, nothing would be built, and nothing found.
     assert [error.path for error in findings.errors] == []
     assert "spec.trainer.image: Required value" in findings.warnings[0]

@@ -154,7 +154,7 @@ class RefusedPods:
         self._is_off = False
 
     def _informer(self, selector: str) -> AnyInformer[Manifest]:
-        def make(namespace: str | None) -> Informer[Manifest]:
+        def new_informer(namespace: str | None) -> Informer[Manifest]:
             return Informer(
                 self._client,
                 EVENTS,
@@ -164,7 +164,7 @@ class RefusedPods:
                 keep=self._take,
             )
 
-        return in_namespaces(EVENTS, self._namespaces, make)
+        return in_namespaces(EVENTS, self._namespaces, new_informer)
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Watch Events until `stop` is set; nothing waits for their synchronization."""

@@ -47,7 +47,7 @@ from kftrainer.runtime.podset import Container, NodeLayout, PodSet
 from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import oversubscribed_devices
+from kftrainer.runtime.validation.trainjob_warnings import oversubscribed_devices
 
 # Environment variables that OpenMPI reads.
 HOSTFILE_ENV = "OMPI_MCA_orte_default_hostfile"

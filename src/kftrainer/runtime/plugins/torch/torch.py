@@ -39,7 +39,7 @@ from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import oversubscribed_devices
+from kftrainer.runtime.validation.trainjob_warnings import oversubscribed_devices
 
 # Environment variables that torchrun reads.
 NNODES, NPROC_PER_NODE, NODE_RANK = "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK"

@@ -149,7 +149,9 @@ def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     else:
         runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
         where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
-        detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
+        detail = (
+            f"{EMPTY_QUEUE}: it is empty in {where}; set it there or in spec.annotations[{QUEUE}]"
+        )
         reference = job.spec.runtime_ref.dump()
         yield invalid("spec.runtimeRef", reference, detail, rule=VolcanoRule.VOLCANO_QUEUE)
 

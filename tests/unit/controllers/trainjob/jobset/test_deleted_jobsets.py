@@ -69,7 +69,7 @@ def entry(uid: str = "u1", api_version: str = API_VERSION, **status: Any) -> Any
         "spec": {"suspend": False, "replicatedJobs": [{"name": "node"}]},
         "status": status,
     }
-    return CachedObjectFactory(JOB_SETS, None, {}).make(manifest)
+    return CachedObjectFactory(JOB_SETS, None, {}).create(manifest)
 
 
 def deleted(uid: str = "u1", *, unknown: bool = False, **status: Any) -> ObjectEvent[Any]:

@@ -95,7 +95,7 @@ class Jobs:
 
 
 class Harness:
-    """What a test looks at."""
+    """The objects and results of a test."""
 
     def __init__(self, *jobs: Object, error: Exception | None = None, capacity: int = 10) -> None:
         self.clock = FakeClock()

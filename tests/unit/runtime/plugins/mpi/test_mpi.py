@@ -133,8 +133,8 @@ def test_keys_are_mounted_at_the_path_of_the_runtime() -> None:
 def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
     first = {"name": "A", "value": "a"}
     slots, last = {"name": "OMPI_MCA_orte_set_default_slots", "value": "9"}, {"name": "Z"}
-    mine, data = {"name": "data", "mountPath": "/root/.ssh"}, {"name": "data", "emptyDir": {}}
-    job = launcher(env=[first, slots, last], volumeMounts=[mine])
+    own, data = {"name": "data", "mountPath": "/root/.ssh"}, {"name": "data", "emptyDir": {}}
+    job = launcher(env=[first, slots, last], volumeMounts=[own])
     job["template"]["spec"]["template"]["spec"]["volumes"] = [
         {"name": "mpi-hostfile", "emptyDir": {}},
         data,
@@ -209,8 +209,8 @@ def test_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
 def test_mpi_environment_has_precedence_over_the_jobs_on_all_nodes() -> None:
     """Defect D19."""
     document = mpi()
-    mine = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
-    planned_jobset = plan(job_on(document, trainer={"env": mine}), document)["JobSet"]
+    own = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
+    planned_jobset = plan(job_on(document, trainer={"env": own}), document)["JobSet"]
     assert container_of(planned_jobset, "launcher")["env"] == OPEN_MPI
     assert "env" not in container_of(planned_jobset)
 
@@ -470,7 +470,7 @@ def test_keys_are_generated_only_when_the_secret_is_created() -> None:
     assert {key: first[key] for key in first if key != "data"} == secret.manifest
 
 
-def test_only_the_secret_is_drawn_by_chance() -> None:
+def test_only_the_secret_is_random() -> None:
     document = mpi()
     planned_jobset = planned(job_on(document), document)
     assert [each.generate is None for each in planned_jobset] == [False, True, True]

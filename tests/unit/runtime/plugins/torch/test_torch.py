@@ -111,8 +111,8 @@ def test_job_without_trainer_is_distributed() -> None:
 
 def test_torchrun_variables_have_precedence_over_the_jobs() -> None:
     """Defect D19."""
-    mine = [{"name": each["name"], "value": "mine"} for each in pet()]
-    assert trained(torch(), env=[*mine, {"name": "A", "value": "a"}])["env"] == [
+    own = [{"name": each["name"], "value": "mine"} for each in pet()]
+    assert trained(torch(), env=[*own, {"name": "A", "value": "a"}])["env"] == [
         {"name": "A", "value": "a"},
         *pet(),
     ]
@@ -308,8 +308,8 @@ def test_torchtune_gets_rank_variables_and_rendezvous_arguments() -> None:
 
 def test_rendezvous_endpoint_cannot_be_set_by_the_job() -> None:
     """Defect D19."""
-    mine = [{"name": "PET_MASTER_ADDR", "value": "mine"}, {"name": "PET_NNODES", "value": "9"}]
-    assert tuned(env=mine)["env"] == pet(processes="auto")[:3]
+    own = [{"name": "PET_MASTER_ADDR", "value": "mine"}, {"name": "PET_NNODES", "value": "9"}]
+    assert tuned(env=own)["env"] == pet(processes="auto")[:3]
 
 
 def test_torchtune_rendezvous_is_the_first_node_in_the_subdomain_of_the_template() -> None:
@@ -338,7 +338,7 @@ def test_torchtune_rendezvous_is_the_first_node_in_the_subdomain_of_the_template
         ("auto", 2, "several"),
         ("cpu", 0, "one"),
         ("cpu", 2, "one"),
-        ("gpu", 0, "several"),  # nobody knows
+        ("gpu", 0, "several"),  # unknown
         ("gpu", 1, "one"),
         ("gpu", 2, "several"),
         (1, 0, "one"),

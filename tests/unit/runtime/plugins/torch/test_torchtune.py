@@ -108,7 +108,7 @@ def test_single_process_has_no_rendezvous() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "processes"), [(1, 2), (1, 0), (2, 1)])
-def test_several_processes_meet_at_the_first_node(nodes: int, processes: int) -> None:
+def test_several_processes_use_the_first_node_as_rendezvous(nodes: int, processes: int) -> None:
     command = tuning(FULL, nodes, processes).command("demo-node-0-0.demo:29500", [])
     assert command[:4] == [
         "tune",

@@ -170,9 +170,9 @@ def error_messages(document: Object, *others: Object, **spec: Any) -> list[str]:
 QUEUE_ERROR = f'spec.annotations[{QUEUE}]: Invalid value: "": Volcano queue name must not be empty'
 QUEUE_ERROR_OF_RUNTIME = (
     'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
-    '"kind":"TrainingRuntime"}: Volcano queue name must not be empty: it is in '
-    f"spec.template.metadata.annotations[{QUEUE}] of TrainingRuntime runtime, "
-    f"unless spec.annotations[{QUEUE}] names one"
+    '"kind":"TrainingRuntime"}: Volcano queue name must not be empty: it is empty in '
+    f"spec.template.metadata.annotations[{QUEUE}] of TrainingRuntime runtime; "
+    f"set it there or in spec.annotations[{QUEUE}]"
 )
 
 

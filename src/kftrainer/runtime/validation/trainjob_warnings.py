@@ -1,4 +1,4 @@
-"""Warnings about TrainJobs and runtimes that are valid but likely contain a mistake."""
+"""Warnings about TrainJobs that are valid but likely contain a mistake."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from kftrainer.api.configuration import Admission
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ValidationResult, invalid, shown
 from kftrainer.kube.objects.quantity import Quantity
-from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
+from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.patches.pod_patches import LEGACY, MODERN, PATCHES_PATH, pod_patches
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.resources.quantities import HALVES
@@ -105,23 +105,6 @@ def _lost_in_patches(job: TrainJob) -> Iterator[str]:
             for index, container in enumerate(patch.spec.get(containers) or ()):
                 if "resources" in container:
                     yield f"{patch.spec_path}.{containers}[{index}].resources"
-
-
-POLICY = (
-    "https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/"
-    "#runtime-deprecation-policy"
-)
-
-
-def deprecation(runtime: AnyRuntime) -> str | None:
-    """Return a warning if the runtime is labelled as deprecated; starts with kind and name."""
-    labels = runtime.metadata.labels or {}
-    if labels.get(names.LABEL_SUPPORT) != names.SUPPORT_DEPRECATED:
-        return None
-    return (
-        f'{runtime.kind} "{runtime.metadata.name}" is deprecated and will be removed in a future '
-        f"release of Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
-    )
 
 
 PROCESSES = "spec.trainer.numProcPerNode"

@@ -12,12 +12,12 @@ from kftrainer.api.resources import CONTROLLER_REVISIONS, TRAIN_JOBS, TRAINING_R
 from kftrainer.api.runtime_revisions import content_of, revision_manifest, revision_name
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.controllers.runtime_revisions import (
+from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
+from kftrainer.controllers.unused_revisions import (
     GRACE,
     REVISION_INDEXES,
     RevisionCollector,
 )
-from kftrainer.controllers.trainjob.runtime_revisions import REMEMBERED, RuntimeRevisions
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError
 from kftrainer.kube.client.transport import Response
@@ -120,8 +120,8 @@ class Cached:
         return None if found is None else CachedObject(key, version, found, decode)
 
     def index_keys(self, _: object, index: str, value: str) -> list[ObjectKey]:
-        maker = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
-        entries = map(maker.make, self._server.revisions.values())
+        factory = CachedObjectFactory(CONTROLLER_REVISIONS, None, {index: REVISION_INDEXES[index]})
+        entries = map(factory.create, self._server.revisions.values())
         return [each.key for each in entries if value in each.index_values[0]]
 
     def has_index(self, _resource: object, _index: str, value: str) -> bool:
