@@ -46,8 +46,8 @@ NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete
 DESCRIPTION = """\
 Delete all TrainJobs with their objects and wait until they are gone. Then delete the
 TrainingRuntimes and ClusterTrainingRuntimes, and wait for these. Finally, delete the
-ControllerRevisions with the contents of runtimes. The manager must run meanwhile: it removes the
-finalizers of runtimes that were in use. The command does not wait for runtimes that a
+ControllerRevisions with the contents of runtimes. A manager must be running, because it
+removes the finalizers of runtimes that were in use. The command does not wait for runtimes that a
 manager with --runtimes re-creates; they are deleted with the CRDs. With --namespace,
 ClusterTrainingRuntimes are not deleted unless --cluster-runtimes is given.
 
