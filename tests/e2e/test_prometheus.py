@@ -166,7 +166,7 @@ async def test_every_panel_has_data(watched: Watched, panel_query: PanelQuery) -
 
 
 async def test_misspelt_query_has_no_data(watched: Watched) -> None:
-    with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\} did not"):
+    with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\}"):
         await watched.wait_for_result("kftrainer_trainjob{}", what="it", within=3)
 
 

@@ -172,7 +172,7 @@ async def test_component_that_exits_during_startup_is_named(
 async def test_a_file_without_crds_is_refused(tmp_path: Path) -> None:
     crd = tmp_path / "crd.yaml"
     for text, message in (
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds no CustomResource"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "contains no CustomResource"),
         ("just a text\n", "contains a document that is not a Kubernetes object"),
         ("kind: [\n", "is not valid YAML"),
     ):

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
-from weakref import WeakSet
 
 from kftrainer.devcluster.components import kubeconfig
 from kftrainer.devcluster.controlplane import ControlPlane
@@ -141,8 +140,8 @@ class FaultProxy:
         self._upstream_tls = upstream_tls
         self._rules: list[_Rule] = []
         self._connections: set[_Connection] = set()
-        self._sockets: WeakSet[socket.socket] = WeakSet()
-        self._with_transport: WeakSet[socket.socket] = WeakSet()
+        self._sockets: set[socket.socket] = set()  # strong references, so that `hang_up` closes all
+        self._with_transport: set[socket.socket] = set()
         self.requests: list[ProxiedRequest] = []
         self.kubeconfig = Path()
 

@@ -161,7 +161,7 @@ async def test_pods_that_are_ready_are_counted_before_their_job_is_ready(
 
     async def wait_until_ready(pods: int) -> None:
         async def is_ready() -> bool:
-            nodes = (await team.get("TrainJob"))["status"].get("nodes")
+            nodes = (await team.get("TrainJob")).get("status", {}).get("nodes")
             return bool(nodes == {"ready": pods, "desired": 3})
 
         await until(is_ready, within=TEST_TIMEOUT, what=f"{pods} ready nodes")

@@ -144,6 +144,6 @@ async def test_too_little_disk_space_is_reported_before_the_build(
     write_fake_go(go, "exit 1")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
     with pytest.raises(
-        MissingPartError, match=r"Building etcd needs about 1.0 GiB .* 0.5 GiB free"
+        MissingPartError, match=r"Building etcd needs about 5.0 GiB .* 0.5 GiB free"
     ):
         await provide([ETCD], cache=cache, progress=SILENT)
