@@ -107,7 +107,9 @@ def _base_python(folder: Path) -> list[Path]:
         lines = (folder / MARKER).read_text().splitlines()
     except OSError:
         return []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+    found = {
+        key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
+    }
     return [Path(found["home"]).resolve().parent] if "home" in found else []
 
 

@@ -69,12 +69,8 @@ def user_and_group(pod: Object, container: Object) -> tuple[int | None, int | No
         name, place = container["name"], pod["metadata"]
         where = f'(pod: "{place["name"]}_{place["namespace"]}({place["uid"]})", container: {name})'
         if user == 0:
-            raise ConfigError(
-                f"container's runAsUser breaks non-root policy {where}"
-            )
-        raise ConfigError(
-            f"container has runAsNonRoot and image will run as root {where}"
-        )
+            raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
+        raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
     return user, contexts.get("runAsGroup")
 
 

@@ -62,6 +62,8 @@ class ContainerRunner:
         self.role = role
         self.state = state
         self.image_id = ""
+        # The attempt that was started last; None before the first one.
+        self.latest = state.restarts if state.id else None
         self.started = asyncio.Event()  # the startup probe has succeeded, if there is one
         self.finished = asyncio.Event()  # `run` has returned
         self._facts = facts
@@ -76,11 +78,6 @@ class ContainerRunner:
     def name(self) -> str:
         """The name of the container."""
         return str(self.container["name"])
-
-    @property
-    def attempt(self) -> int:
-        """The number of the latest attempt, which is also the name of its log."""
-        return self.state.restarts
 
     async def run(self) -> None:
         """Start the container, and restart it as its policy requires."""
@@ -140,11 +137,14 @@ class ContainerRunner:
         name = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
         message = f"restarting failed container={self.name} pod={name}"
         if not backoff.delay:
-            self._restart(Waiting(RUN_ERROR if end.reason == "StartError" else CRASH_LOOP, end.message))
+            self._restart(
+                Waiting(RUN_ERROR if end.reason == "StartError" else CRASH_LOOP, end.message)
+            )
             return True
         self._warning("BackOff", f"Back-off {message}")
         self._set(
-            current=Waiting(CRASH_LOOP, f"back-off {go_duration(backoff.delay)} {message}"), last=end
+            current=Waiting(CRASH_LOOP, f"back-off {go_duration(backoff.delay)} {message}"),
+            last=end,
         )
         stopped = await sleep_unless(self._stopping, backoff.delay, self._node.clock)
         if stopped:
@@ -175,14 +175,14 @@ class ContainerRunner:
     async def _new_spec(self) -> ContainerSpec:
         facts = self._facts
         selected = self._node.images.select(self.container["image"])
-        facts.folder.new_attempt(self.name, self.attempt)
+        facts.folder.new_attempt(self.name, self.state.restarts)
         spec = await container_spec(
             self._node,
             facts.pod,
             self.container,
             selected,
             ip=facts.ip,
-            attempt=self.attempt,
+            attempt=self.state.restarts,
             folder=facts.folder,
             volumes=facts.volumes,
         )
@@ -202,6 +202,7 @@ class ContainerRunner:
     async def _run_once(self, spec: ContainerSpec) -> Terminated:
         """Start the container and wait for its end."""
         id_ = f"{RUNTIME}://{spec.id}"
+        self.latest = self.state.restarts
         self._is_ending = False
         self._event("Created", f"Container created: {self.name}")
         try:
@@ -226,8 +227,8 @@ class ContainerRunner:
             self._node.clock.now(),
             since,
             termination_message(
-                self._facts.folder.termination_log(self.name, self.attempt),
-                self._facts.folder.log(self.name, self.attempt),
+                self._facts.folder.termination_log(self.name, self.state.restarts),
+                self._facts.folder.log(self.name, self.state.restarts),
                 self.container,
                 code,
             ),

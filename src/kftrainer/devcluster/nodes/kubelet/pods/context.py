@@ -66,7 +66,7 @@ class NodeContext:
     services: Callable[[], Sequence[Object]]
     node: Callable[[], Object]
     new_volumes: Callable[[Path], Volumes]
-    timing: Timing = Timing()  # noqa: RUF009  frozen
+    timing: Timing = Timing()
 
 
 class PodFolder:
@@ -112,7 +112,10 @@ class PodFolder:
         message = container.get("terminationMessagePath") or TERMINATION_LOG
         etc = self.path / "etc"
         return [
-            *(Mount(f"/etc/{each}", str(etc / each)) for each in ("hosts", "hostname", "resolv.conf")),
+            *(
+                Mount(f"/etc/{each}", str(etc / each))
+                for each in ("hosts", "hostname", "resolv.conf")
+            ),
             Mount(message, str(self.termination_log(container["name"], attempt))),
         ]
 

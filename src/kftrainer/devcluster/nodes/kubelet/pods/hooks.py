@@ -36,7 +36,11 @@ class Target:
         scheme = str(action.get("scheme", "HTTP")).lower()
         path = str(action.get("path") or "/")
         slash = "" if path.startswith("/") else "/"
-        return None if port is None else f"{scheme}://{action.get('host') or self.ip}:{port}{slash}{path}"
+        return (
+            None
+            if port is None
+            else f"{scheme}://{action.get('host') or self.ip}:{port}{slash}{path}"
+        )
 
 
 def headers(action: Object) -> dict[str, str]:

@@ -8,8 +8,8 @@ import structlog
 from kftrainer.devcluster.nodes.kubelet.pods.context import NodeContext
 from kftrainer.devcluster.nodes.kubelet.pods.states import Object
 from kftrainer.devcluster.nodes.kubelet.pods.worker import PodWorker
-from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.kube.objects.resource import Manifest
+from kftrainer.machinery.controller.events import ObjectEvent
 
 log = structlog.get_logger(__name__)
 

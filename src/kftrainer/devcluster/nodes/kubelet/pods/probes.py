@@ -85,7 +85,11 @@ async def _http(target: Target, action: Object, limit: float) -> str:
 
 
 async def observe(
-    target: Target, kind: Kind, probe: Object, on_verdict: Callable[[bool], bool], on_failure: Callable[[str], None]
+    target: Target,
+    kind: Kind,
+    probe: Object,
+    on_verdict: Callable[[bool], bool],
+    on_failure: Callable[[str], None],
 ) -> None:
     """Run the probe until `on_verdict` returns False; `on_failure` gets each failure's message.
 

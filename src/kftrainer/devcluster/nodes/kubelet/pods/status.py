@@ -131,9 +131,7 @@ def pod_conditions(pod: Object, state: PodState, found: str) -> list[dict[str, A
         if (role is Role.INIT and not each.succeeded)
         or (role is Role.SIDECAR and not _has_started(each))
     ]
-    unready = [
-        c["name"] for c, each, role in states if role is not Role.INIT and not each.ready
-    ]
+    unready = [c["name"] for c, each, role in states if role is not Role.INIT and not each.ready]
     containers = _unless(unready, "unready", "ContainersNotReady", found)
     return [
         _condition("PodReadyToStartContainers", state.has_network),
@@ -173,7 +171,9 @@ def _unmet_gates(pod: Object) -> dict[str, Any]:
     missing = [gate for gate in gates if gate not in true]
     if not missing:
         return {"status": "True"}
-    message = "; ".join(f'the status of pod readiness gate "{gate}" is not "True"' for gate in missing)
+    message = "; ".join(
+        f'the status of pod readiness gate "{gate}" is not "True"' for gate in missing
+    )
     return {"status": "False", "reason": "ReadinessGatesNotReady", "message": message}
 
 

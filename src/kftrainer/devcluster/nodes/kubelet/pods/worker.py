@@ -41,9 +41,7 @@ class PodWorker:
         self.folder = PodFolder(node.folder, pod)
         self._node = node
         self._uid: str = pod["metadata"]["uid"]
-        self._facts = PodFacts(
-            node, pod, self.folder, node.new_volumes(self.folder.volumes)
-        )
+        self._facts = PodFacts(node, pod, self.folder, node.new_volumes(self.folder.volumes))
         status = pod.get("status") or {}
         self._was_terminal = status.get("phase") in TERMINAL
         self._conditions = list(status.get("conditions") or ())
@@ -103,23 +101,24 @@ class PodWorker:
 
     async def run(self) -> None:
         """Run the pod; return when it does not exist any more and nothing of it is left."""
-        try:
-            if not self._was_terminal:
-                async with asyncio.TaskGroup() as tasks:
-                    others = (
-                        tasks.create_task(self._writer.run()),
-                        tasks.create_task(self._enforce_deadline()),
-                        tasks.create_task(self._refresh_volumes()),
-                    )
-                    await first_of(self._live(), self._removed.wait())
-                    for each in others:
-                        each.cancel()
-            await first_of(self._delete_when_requested(), self._removed.wait())
-        finally:
-            await self._node.sandbox.stop_pod(self._uid)
-            self._node.addresses.release(self._uid)
-            await asyncio.to_thread(self._facts.volumes.remove)
-            await self.folder.remove()
+        if not self._was_terminal:
+            async with asyncio.TaskGroup() as tasks:
+                others = (
+                    tasks.create_task(self._writer.run()),
+                    tasks.create_task(self._enforce_deadline()),
+                    tasks.create_task(self._refresh_volumes()),
+                )
+                await first_of(self._live(), self._removed.wait())
+                for each in others:
+                    each.cancel()
+        await first_of(self._delete_when_requested(), self._removed.wait())
+        await self._clean_up()
+        await self.folder.remove()
+
+    async def _clean_up(self) -> None:
+        await self._node.sandbox.stop_pod(self._uid)
+        self._node.addresses.release(self._uid)
+        await asyncio.to_thread(self._facts.volumes.remove)
 
     async def _delete_when_requested(self) -> None:
         await self._deleted.wait()
@@ -221,9 +220,7 @@ class PodWorker:
         if self._stop.is_set():
             for runner in self._runners.values():
                 runner.state = abandoned(runner.state)
-        await self._node.sandbox.stop_pod(self._uid)
-        self._node.addresses.release(self._uid)
-        await asyncio.to_thread(self._facts.volumes.remove)
+        await self._clean_up()
         self._state = replace(self._state, finished=True, has_network=False)
         await self._writer.flush()
 
