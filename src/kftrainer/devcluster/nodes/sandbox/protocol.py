@@ -1,8 +1,8 @@
 """The messages between the kubelet and the sandbox: one JSON object per line.
 
-    kubelet ── {"id": 7, "method": "start_container", "params": {…}} ──> sandbox
-    kubelet <── {"id": 7, "result": {…}} or {"id": 7, "error": {…}} ──── sandbox
-    kubelet <── {"event": "container_exited", "params": {…}} ─────────── sandbox
+kubelet ── {"id": 7, "method": "start_container", "params": {…}} ──> sandbox
+kubelet <── {"id": 7, "result": {…}} or {"id": 7, "error": {…}} ──── sandbox
+kubelet <── {"event": "container_exited", "params": {…}} ─────────── sandbox
 """
 
 from collections.abc import Mapping, Sequence
