@@ -19,7 +19,6 @@ from kftrainer.devcluster.components.pki import KeyPair, client_tls
 from kftrainer.devcluster.nodes.kubelet.images import Images
 from kftrainer.devcluster.nodes.kubelet.network.addresses import Addresses
 from kftrainer.devcluster.nodes.kubelet.network.announcer import Announcer
-from kftrainer.devcluster.nodes.kubelet.network.host_ports import HostPorts
 from kftrainer.devcluster.nodes.kubelet.node import HOST_IP, ProcessNode, this_machine
 from kftrainer.devcluster.nodes.kubelet.pods.context import NodeContext, Timing, Volumes
 from kftrainer.devcluster.nodes.kubelet.pods.events import PodEvents
@@ -30,6 +29,7 @@ from kftrainer.devcluster.nodes.kubelet.settings import Settings
 from kftrainer.devcluster.nodes.kubelet.storage import run_provisioner
 from kftrainer.devcluster.nodes.kubelet.volumes import PodVolumes
 from kftrainer.devcluster.nodes.sandbox.client import Sandbox
+from kftrainer.devcluster.nodes.sandbox.protocol import SandboxError
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import ClientCertificate, Connection
 from kftrainer.kube.client.transport import HttpTransport
@@ -53,7 +53,6 @@ SLICES: Resource[Manifest] = Resource(
     namespaced=True,
     decode=unstructured,
 )
-SOCKET = "host-ports.sock"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -64,7 +63,6 @@ class Kubelet:
         self,
         settings: Settings,
         sandbox: Sandbox,
-        host_ports: HostPorts,
         api: ApiClient,
         client: Client,
         clock: Clock,
@@ -93,7 +91,6 @@ class Kubelet:
         )
         self._announcer = Announcer(
             sandbox,
-            host_ports,
             services=self._services.list,
             slices=self._slices.list,
             apiserver_port=settings.apiserver_port,
@@ -165,6 +162,12 @@ def server_tls(settings: Settings) -> ssl.SSLContext:
     return tls
 
 
+async def fail_with(sandbox: Sandbox) -> None:
+    """Raise when the sandbox has ended by itself."""
+    await sandbox.ended()
+    raise SandboxError("the sandbox has ended, and with it the containers of all pods")
+
+
 async def run(settings: Settings) -> None:
     """Run until a signal requests the end."""
     clock = SystemClock()
@@ -176,15 +179,13 @@ async def run(settings: Settings) -> None:
     stop = asyncio.Event()
     for signum in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    host_ports, socket = HostPorts(), folder / SOCKET
     async with (
         ApiClient(settings.url, tls) as api,
         HttpTransport(connection, user_agent="kftrainer-kubelet") as transport,
-        host_ports.serving(socket),
-        Sandbox.running(folder / "sandbox", host_ports=socket) as sandbox,
+        Sandbox(log=folder.parent / "logs" / "sandbox.log", hide=[str(folder.parent)]) as sandbox,
     ):
-        kubelet = Kubelet(settings, sandbox, host_ports, api, Client(transport), clock)
-        await first_of(kubelet.run(), stop.wait())
+        kubelet = Kubelet(settings, sandbox, api, Client(transport), clock)
+        await first_of(kubelet.run(), stop.wait(), fail_with(sandbox))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from kftrainer.devcluster.nodes.kubelet.network.host_ports import HostPorts
 from kftrainer.devcluster.nodes.kubelet.network.names import (
-    LOOPBACK,
     endpoints,
     records,
     service_ports,
@@ -24,14 +22,12 @@ class Announcer:
     def __init__(
         self,
         sandbox: Sandbox,
-        host_ports: HostPorts,
         *,
         services: Callable[[], Sequence[Object]],
         slices: Callable[[], Sequence[Object]],
         apiserver_port: int,
     ) -> None:
         self._sandbox = sandbox
-        self._host_ports = host_ports
         self._services = services
         self._slices = slices
         self._apiserver_port = apiserver_port
@@ -59,8 +55,5 @@ class Announcer:
             self._names = names
         ports = service_ports(services, ready, apiserver_port=self._apiserver_port)
         if ports != self._ports:
-            self._host_ports.allow(
-                {each.port for port in ports for each in port.backends if each.ip == LOOPBACK}
-            )
             await self._sandbox.set_services(ports)
             self._ports = ports

@@ -134,18 +134,18 @@ def pod_conditions(pod: Object, state: PodState, found: str) -> list[dict[str, A
     unready = [c["name"] for c, each, role in states if role is not Role.INIT and not each.ready]
     containers = _unless(unready, "unready", "ContainersNotReady", found)
     return [
-        _condition("PodReadyToStartContainers", state.has_network),
+        _condition("PodReadyToStartContainers", is_true=state.has_network),
         {
             "type": "Initialized",
             **_unless(incomplete, "incomplete", "ContainersNotInitialized", found, done=True),
         },
         {"type": "Ready", **(_unmet_gates(pod) if containers["status"] == "True" else containers)},
         {"type": "ContainersReady", **containers},
-        _condition("PodScheduled", True),
+        _condition("PodScheduled", is_true=True),
     ]
 
 
-def _condition(type_: str, is_true: bool) -> dict[str, Any]:  # noqa: FBT001
+def _condition(type_: str, *, is_true: bool) -> dict[str, Any]:
     return {"type": type_, "status": "True" if is_true else "False"}
 
 

@@ -160,10 +160,8 @@ def files_of(log: Path, tail: int | None) -> Iterator[tuple[IO[bytes], int]]:
     The log is opened before the rotated one, so that no line is missed when it is rotated now.
     """
     with ExitStack() as stack:
-        opened: list[IO[bytes]] = []
-        for path in (log, log.with_name(log.name + ROTATED)):
-            if path.exists():
-                opened.append(stack.enter_context(path.open("rb")))
+        paths = (log, log.with_name(log.name + ROTATED))
+        opened = [stack.enter_context(path.open("rb")) for path in paths if path.exists()]
         missing, starts = tail, []
         for file in opened:
             offset = 0
