@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,14 @@ MOST_RESULTS = 10_000  # of ended containers that are remembered
 MODULE = "kftrainer.devcluster.nodes.sandbox.main"
 
 
+def hidden_folders(hide: Sequence[str]) -> list[str]:
+    """Return the folders that containers must not see: the user's home folder and others."""
+    homes = [os.path.expanduser("~")]
+    with suppress(KeyError):  # a user without entry in /etc/passwd
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return sorted({os.path.realpath(folder) for folder in [*homes, *hide]} - {"/"})
+
+
 class Sandbox:
     """Starts the sandbox and sends requests to it; everything in it ends with the block.
 
@@ -49,17 +58,11 @@ class Sandbox:
 
     async def __aenter__(self) -> Self:
         """Start the sandbox; raise SandboxError if this fails."""
-        async with AsyncExitStack() as stack:
-            folder = Path(tempfile.mkdtemp(prefix="kftrainer-sandbox-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            (folder / "root").mkdir()
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            self._host_ports = await stack.enter_async_context(HostPorts(tasks, folder / "host"))
-            reader = await self._start(stack, folder)
-            reading = tasks.create_task(self._read(reader))
-            stack.callback(reading.cancel)
-            await self._until_ready()
-            self._stack = stack.pop_all()
+        try:
+            await self._enter()
+        except BaseException:
+            await self._stack.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -69,21 +72,33 @@ class Sandbox:
         trace: TracebackType | None,
     ) -> None:
         """Kill everything in the sandbox."""
-        await self._stack.__aexit__(kind, error, trace)
+        await self._stack.aclose()  # an error of the block is not one of the tasks here
 
-    async def _start(self, stack: AsyncExitStack, folder: Path) -> asyncio.StreamReader:
+    async def _enter(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="kftrainer-sandbox-"))
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "root").mkdir()
+        tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._host_ports = HostPorts(tasks, folder / "host")
+        await self._stack.enter_async_context(self._host_ports)
+        reader = await self._start(folder)
+        reading = tasks.create_task(self._read(reader))
+        self._stack.callback(reading.cancel)
+        await self._until_ready()
+
+    async def _start(self, folder: Path) -> asyncio.StreamReader:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-P", "-m", MODULE, "--folder", str(folder)]
-        for hidden in self._hide:
+        for hidden in hidden_folders(self._hide):
             argv += ["--hide", hidden]
         with theirs, self._log.open("ab") as log:
             process = subprocess.Popen(
-                argv, stdin=theirs, stdout=log, stderr=log, start_new_session=True, cwd="/"
+                argv, stdin=theirs.fileno(), stdout=log, stderr=log, start_new_session=True, cwd="/"
             )
-        stack.callback(process.wait)
+        self._stack.callback(process.wait)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.MOST_BYTES)
-        stack.callback(ours.close)
-        stack.callback(self._writer.transport.abort)
+        self._stack.callback(ours.close)
+        self._stack.callback(self._writer.transport.abort)
         return reader
 
     async def _until_ready(self) -> None:
@@ -127,6 +142,8 @@ class Sandbox:
                     future.set_result(Exit(params["code"], params["signal"]))
             case {"id": number}:
                 self._answered(message, self._requests.pop(number, None))
+            case _:
+                raise SandboxError(f"unexpected message of the sandbox: {message}")
 
     def _answered(self, message: messages.Message, future: asyncio.Future[Any] | None) -> None:
         if future is None or future.done():

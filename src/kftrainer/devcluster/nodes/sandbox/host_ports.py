@@ -13,7 +13,7 @@ from typing import Self
 from kftrainer.devcluster.nodes.sandbox.network.proxy import HOST, Streams, abort, join
 from kftrainer.devcluster.nodes.sandbox.protocol import ServicePort
 
-LINE_SECONDS = 5.0
+SECONDS = 5.0
 
 
 def announced(ports: Sequence[ServicePort]) -> frozenset[int]:
@@ -59,19 +59,20 @@ class HostPorts:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, client: Streams) -> None:
-        reader, writer = client
         try:
-            async with asyncio.timeout(LINE_SECONDS):
+            host = await self._connect(client[0])
+            if host is not None:
+                await join(client, host)
+        finally:
+            abort(client[1])
+
+    async def _connect(self, reader: asyncio.StreamReader) -> Streams | None:
+        """Read the port and connect to it, if it is announced."""
+        try:
+            async with asyncio.timeout(SECONDS):
                 port = int(await reader.readline())
-                if port not in self._allowed:
-                    return
-                host = await asyncio.open_connection(HOST, port)
-        except (OSError, ValueError):
-            return
-        finally:
+                if port in self._allowed:
+                    return await asyncio.open_connection(HOST, port)
+        except (OSError, ValueError):  # the sandbox's proxy treats the end as a failed backend
             pass
-        try:
-            await join(client, host)
-        finally:
-            abort(host[1])
-            writer.close()
+        return None

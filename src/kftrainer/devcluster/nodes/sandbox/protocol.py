@@ -125,16 +125,19 @@ class Sandbox(Protocol):
         """Send a signal to the main process; SIGKILL ends all processes of the container."""
         ...
 
-    async def exec(self, container: str, argv: Sequence[str], timeout: float) -> ExecResult:
+    async def exec(self, container: str, argv: Sequence[str], timeout: float) -> ExecResult:  # noqa: ASYNC109
         """Run a command in the container; TimeoutError if it does not end in time."""
         ...
 
-    async def probe_tcp(self, ip: str, port: int, timeout: float) -> str:
+    async def probe_tcp(self, ip: str, port: int, timeout: float) -> str:  # noqa: ASYNC109
         """Connect to a port; return "" or why this failed."""
         ...
 
     async def probe_http(
-        self, url: str, headers: Mapping[str, str], timeout: float
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        timeout: float,  # noqa: ASYNC109
     ) -> tuple[int, str]:
         """Send GET; return the status code and the start of the body, or 0 and the reason."""
         ...

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pwd
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,15 +25,6 @@ MOST_FILES = 65536
 Handler = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 
-def hidden_folders(hide: Sequence[str]) -> list[str]:
-    """Return the folders that containers must not see: the home folder of the user and others."""
-    found = {os.path.realpath(folder) for folder in hide}
-    with suppress(KeyError):  # a user without entry in /etc/passwd
-        # Process 1 has the user id 0 here; its home folder is that of the user outside.
-        found.add(os.path.realpath(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir))
-    return sorted(folder for folder in found if folder != "/")
-
-
 class Server:
     """Handles requests; each runs as a task of its own."""
 
@@ -44,7 +34,7 @@ class Server:
         self._tasks = tasks
         self._writer = writer
         self._root = str(folder / "root")
-        self._hidden = hidden_folders(hide)
+        self._hidden = hide
         self._pods: dict[str, PodNamespaces] = {}
         self._containers: dict[str, Container] = {}
         self._network = Network()
@@ -108,9 +98,12 @@ class Server:
             raise SandboxError(f"there are already {MOST_CONTAINERS} containers")
         if spec.pod not in self._pods:
             raise SandboxError(f"the pod {spec.pod} does not exist")
-        container = await Container.start(spec, self._pods[spec.pod], self._root, self._hidden)
+        pod = self._pods[spec.pod]
+        container = await Container.start(spec, pod, self._root, self._hidden)
         self._containers[spec.id] = container
         self._tasks.create_task(self._serve_container(spec, container))
+        if self._pods.get(spec.pod) is not pod:  # stopped in the meantime
+            container.send({"signal": signal.SIGKILL})
 
     async def _serve_container(self, spec: ContainerSpec, container: Container) -> None:
         result = await container.serve()

@@ -154,6 +154,8 @@ class Container:
                         self._command_ended(number, ExecResult(code, output))
                     case {"warning": text}:
                         sys.stderr.write(f"{text}\n")
+                    case _:
+                        raise SandboxError(f"unexpected message of a shim: {message}")
             return Exit(KILLED, 9)  # the shim was killed, and the kernel killed the container
         finally:
             self.ended.set()
@@ -171,7 +173,7 @@ class Container:
         """Run a command; kill it when it does not end in time."""
         self.count += 1
         number = self.count
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ExecResult] = asyncio.get_running_loop().create_future()
         self.commands[number] = future
         self.send({"exec": number, "argv": list(argv)})
         try:

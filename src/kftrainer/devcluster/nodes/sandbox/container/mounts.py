@@ -6,7 +6,7 @@ on the host cannot be created in a read-only folder. Such a folder is therefore 
 folder, into which its entries are bound one by one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, Protocol
@@ -15,7 +15,7 @@ from kftrainer.devcluster.nodes.sandbox.protocol import Mount
 
 Kind = Literal["folder", "file", "link", ""]  # "" does not exist
 
-# One step: a name from the list in `rootfs.execute`, and its arguments. The first is always a path.
+# One step: the name of a function in `rootfs.STEPS`, a path and further arguments.
 Step = tuple[str, ...]
 
 # Folders that are not those of the host, with their modes.
@@ -70,30 +70,25 @@ class _Own:
 
     mode: str = "755"
     children: "dict[str, _Node]" = field(default_factory=dict)
+    kind: Kind = "folder"
+
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        yield ("folder", path, self.mode) if in_own else ("tmpfs", path, self.mode, "")
 
 
 @dataclass
 class _Host:
-    """A folder or file of the host."""
+    """A folder or file of the host. Within a folder of the host it needs no mount of its own."""
 
     path: str
     kind: Kind
     children: "dict[str, _Node]" = field(default_factory=dict)
 
-
-@dataclass
-class _Link:
-    target: str
-
-
-@dataclass
-class _Device:
-    path: str
-
-
-@dataclass
-class _Special:
-    kind: str
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        if in_own:
+            yield _mountpoint(path, self.kind)
+            yield ("bind", path, self.path)
+            yield ("read_only", path)
 
 
 @dataclass
@@ -104,8 +99,61 @@ class _Mounted:
     kind: Kind
     children: "dict[str, _Node]" = field(default_factory=dict)
 
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        if in_own:
+            yield _mountpoint(path, self.kind)
+        if self.mount.source is None:
+            yield ("tmpfs", path, "1777", self.mount.size or "")
+        else:
+            yield ("bind", path, self.mount.source)
+        for name, child in self.children.items():
+            yield from _mountpoints(_join(path, name), child)
+        if self.mount.read_only:
+            yield ("read_only", path)
 
-_Folder = _Own | _Host | _Mounted
+
+@dataclass
+class _Inside:
+    """A folder in a mount of the container, above another mount."""
+
+    children: "dict[str, _Node]" = field(default_factory=dict)
+    kind: Kind = "folder"
+
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        yield from ()
+
+
+@dataclass
+class _Link:
+    target: str
+    kind: Kind = "link"
+
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        yield ("link", path, self.target)
+
+
+@dataclass
+class _Device:
+    path: str
+    kind: Kind = "file"
+
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        yield ("file", path)
+        yield ("bind", path, self.path)
+
+
+@dataclass
+class _Special:
+    name: str
+    kind: Kind = "folder"
+
+    def steps(self, path: str, *, in_own: bool) -> Iterator[Step]:
+        if in_own:
+            yield ("folder", path, "755")
+        yield (self.name, path)
+
+
+_Folder = _Own | _Host | _Mounted | _Inside
 _Node = _Folder | _Link | _Device | _Special
 
 
@@ -115,6 +163,35 @@ def _parts(path: str) -> list[str]:
 
 def _join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
+
+
+def _mountpoint(path: str, kind: Kind) -> Step:
+    return ("folder", path, "755") if kind == "folder" else ("file", path)
+
+
+def _mountpoints(path: str, node: _Node) -> Iterator[Step]:
+    yield _mountpoint(path, node.kind)
+    if isinstance(node, _Inside):
+        for name, child in node.children.items():
+            yield from _mountpoints(_join(path, name), child)
+
+
+def _emit(path: str, node: _Node, parent: _Folder) -> Iterator[Step]:
+    """Return the steps that create a node and everything below it."""
+    yield from node.steps(path, in_own=isinstance(parent, _Own))
+    if isinstance(node, _Folder):
+        for name in sorted(node.children):
+            yield from _emit(_join(path, name), node.children[name], node)
+
+
+@dataclass
+class _Walk:
+    """Where a path leads: the folders passed, with the names taken, and what is missing."""
+
+    here: _Folder
+    rest: list[str]
+    passed: list[tuple[_Folder, str]] = field(default_factory=list)
+    links: int = 0
 
 
 class _Tree:
@@ -129,186 +206,136 @@ class _Tree:
         names = self._host.names(folder.path)
         if len(names) > MOST_ENTRIES:
             raise PlanError(f"{folder.path} has more than {MOST_ENTRIES} entries")
-        return _Own(children={**self._entries(folder.path, names), **folder.children})
+        found = {name: self._lookup(_join(folder.path, name)) for name in names}
+        entries: dict[str, _Node] = {name: node for name, node in found.items() if node}
+        return _Own(children={**entries, **folder.children})
 
-    def _entries(self, folder: str, names: Sequence[str]) -> "dict[str, _Node]":
-        found = {}
-        for name in names:
-            node = self._lookup(_join(folder, name))
-            if node is not None:
-                found[name] = node
-        return found
-
-    def _lookup(self, path: str) -> "_Link | _Host | None":
+    def _lookup(self, path: str) -> _Link | _Host | None:
         kind = self._host.kind(path)
         if kind == "link":
             return _Link(self._host.target(path))
         return _Host(path, kind) if kind else None
 
-    def _walk(self, path: str) -> tuple[list[tuple[_Folder, str]], list[str]]:
-        """Follow a path; return the folders passed, with the names taken, and what is missing."""
-        rest = _parts(path)
-        passed: list[tuple[_Folder, str]] = []
-        here: _Folder = self.root
-        links = 0
-        while rest:
-            name = rest.pop(0)
+    def _child(self, folder: _Folder, name: str) -> _Node | None:
+        if name in folder.children or not isinstance(folder, _Host):
+            return folder.children.get(name)
+        node = self._lookup(_join(folder.path, name))
+        if isinstance(node, _Host):
+            folder.children[name] = node
+        return node
+
+    def _follow(self, walk: _Walk, link: _Link) -> None:
+        walk.links += 1
+        if walk.links > MOST_LINKS:
+            raise PlanError(f"{link.target}: too many levels of symbolic links")
+        walk.rest = [*_parts(link.target), *walk.rest]
+        if link.target.startswith("/"):
+            walk.passed, walk.here = [], self.root
+
+    def _walk(self, path: str) -> _Walk:
+        walk = _Walk(self.root, _parts(path))
+        while walk.rest:
+            name = walk.rest.pop(0)
             if name == "..":
-                if passed:
-                    here = passed.pop()[0]
+                if walk.passed:
+                    walk.here = walk.passed.pop()[0]
                 continue
-            node: _Node | None = here.children.get(name)
-            if node is None and isinstance(here, _Host):
-                node = self._lookup(_join(here.path, name))
-                if isinstance(node, _Host):
-                    here.children[name] = node
+            node = self._child(walk.here, name)
             if isinstance(node, _Link):
-                links += 1
-                if links > MOST_LINKS:
-                    raise PlanError(f"{path}: too many levels of symbolic links")
-                rest = [*_parts(node.target), *rest]
-                if node.target.startswith("/"):
-                    passed, here = [], self.root
+                self._follow(walk, node)
                 continue
-            passed.append((here, name))
-            if node is None or isinstance(node, _Device | _Special):
-                return passed, rest
-            here = node
-        return passed, rest
+            walk.passed.append((walk.here, name))
+            if not isinstance(node, _Folder):
+                break
+            walk.here = node
+        return walk
 
     def place(self, path: str, node: _Node) -> None:
         """Put a node at a path; create and replace the folders above it as necessary."""
-        passed, rest = self._walk(path)
-        if not passed:
+        walk = self._walk(path)
+        if not walk.passed:
             raise PlanError(f"{path}: cannot be the root folder")
-        folder, name = passed[-1]
-        if isinstance(folder, _Host) and folder.kind != "folder":
-            raise PlanError(f"{path}: {folder.path} is not a folder")
+        folder, name = walk.passed[-1]
         exists = name in folder.children
-        if isinstance(folder, _Host) and (not exists or rest):
-            folder = self._replace(passed)
-        for child in rest:
-            parent = _Own()
+        if walk.rest and exists:
+            raise PlanError(f"{path}: is not in a folder that can contain mounts")
+        if isinstance(folder, _Host):
+            if folder.kind != "folder":
+                raise PlanError(f"{path}: {folder.path} is not a folder")
+            if not exists:
+                folder = self._replace(walk.passed, folder)
+        for child in walk.rest:
+            parent = _Inside() if isinstance(folder, _Mounted | _Inside) else _Own()
             folder.children[name] = parent
             folder, name = parent, child
         folder.children[name] = node
 
-    def _replace(self, passed: list[tuple[_Folder, str]]) -> _Own:
+    def _replace(self, passed: list[tuple[_Folder, str]], folder: _Host) -> _Own:
         """Replace the last folder passed, which belongs to the host, by a new one."""
-        folder = passed[-1][0]
         above, name = passed[-2]
-        if not isinstance(folder, _Host):
-            raise TypeError(folder)
         opened = self._open(folder)
         above.children[name] = opened
         return opened
 
     def ensure_folder(self, path: str) -> None:
         """Make sure that a folder exists, except below a mount of the container."""
-        passed, rest = self._walk(path)
-        if not passed:
+        walk = self._walk(path)
+        if not walk.passed:
             return
-        folder, name = passed[-1]
-        if not isinstance(folder, _Mounted) and (rest or name not in folder.children):
+        folder, name = walk.passed[-1]
+        if not isinstance(folder, _Mounted | _Inside) and name not in folder.children:
             self.place(path, _Own())
 
-
-def _mountpoint(path: str, kind: Kind) -> Step:
-    return ("folder", path, "755") if kind == "folder" else ("file", path)
-
-
-def _kind(node: _Node) -> Kind:
-    match node:
-        case _Host() | _Mounted():
-            return node.kind
-        case _Device():
-            return "file"
-        case _Link():
-            return "link"
-        case _Own() | _Special():
-            return "folder"
+    def steps(self) -> list[Step]:
+        """Return the steps that create everything below the root."""
+        names = sorted(self.root.children)
+        return [
+            step
+            for name in names
+            for step in _emit(f"/{name}", self.root.children[name], self.root)
+        ]
 
 
-def _emit_mounted(path: str, node: _Mounted) -> Iterator[Step]:
-    mount = node.mount
-    if mount.source is None:
-        yield ("tmpfs", path, "1777", mount.size or "")
-    else:
-        yield ("bind", path, mount.source)
-    for name, child in node.children.items():
-        yield _mountpoint(_join(path, name), _kind(child))
-    if mount.read_only:
-        yield ("read_only", path)
-
-
-def _emit(path: str, node: _Node, parent: _Folder | None) -> Iterator[Step]:
-    """Return the steps that create a node and everything below it."""
-    in_own = isinstance(parent, _Own)
-    match node:
-        case _Own():
-            if in_own:
-                yield ("folder", path, node.mode)
-            elif parent is not None:
-                yield ("tmpfs", path, node.mode, "")
-        case _Host():
-            if in_own:
-                yield _mountpoint(path, node.kind)
-                yield ("bind", path, node.path)
-                yield ("read_only", path)
-        case _Mounted():
-            if in_own:
-                yield _mountpoint(path, node.kind)
-            yield from _emit_mounted(path, node)
-        case _Link():
-            yield ("link", path, node.target)
-        case _Device():
-            yield ("file", path)
-            yield ("bind", path, node.path)
-        case _Special():
-            if in_own:
-                yield ("folder", path, "755")
-            yield (node.kind, path)
-    if isinstance(node, _Own | _Host | _Mounted):
-        for name in sorted(node.children):
-            yield from _emit(_join(path, name), node.children[name], node)
-
-
-def _base(tree: _Tree, host: HostFiles, hidden: Sequence[str]) -> None:
-    for name in host.names("/"):
+def _host_folders(tree: _Tree, host: HostFiles) -> None:
+    for name in set(host.names("/")) - SKIPPED:
         path = f"/{name}"
-        if name in SKIPPED:
-            continue
         kind = host.kind(path)
         if kind == "link":
             tree.root.children[name] = _Link(host.target(path))
         elif kind == "folder" and path not in PRIVATE:
             tree.root.children[name] = _Host(path, kind)
+
+
+def _private_folders(tree: _Tree, host: HostFiles, hidden: Sequence[str]) -> None:
     for path, mode in PRIVATE.items():
         tree.place(path, _Own(mode))
     for path in sorted(hidden):
-        if path != "/" and host.kind(path) == "folder" and not _below(path, PRIVATE):
+        if host.kind(path) == "folder" and not _below(path, list(PRIVATE)):
             tree.place(path, _Own("700"))
+
+
+def _devices(tree: _Tree) -> None:
     tree.root.children["dev"] = _Own()
     for device in DEVICES:
         tree.place(f"/dev/{device}", _Device(f"/dev/{device}"))
-    for path, kind_of_mount in SPECIAL.items():
-        tree.place(path, _Special(kind_of_mount))
+    for path, name in SPECIAL.items():
+        tree.place(path, _Special(name))
     for path, target in LINKS.items():
         tree.place(path, _Link(target))
     shm = Mount("/dev/shm", None, size=SHM_SIZE)  # noqa: S108 - a path of the container
     tree.place(shm.target, _Mounted(shm, "folder"))
 
 
-def _below(path: str, folders: Mapping[str, str] | Sequence[str]) -> bool:
+def _below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-def _follow(host: HostFiles, path: str) -> tuple[str, Kind]:
-    """Return the path and the kind of a mount's source, with its last link followed."""
+def _source_kind(host: HostFiles, path: str) -> Kind:
+    """Return the kind of a mount's source, with its last links followed."""
     for _ in range(MOST_LINKS):
         kind = host.kind(path)
         if kind != "link":
-            return path, kind
+            return kind
         path = str(PurePosixPath(path).parent / host.target(path))
     raise PlanError(f"{path}: too many levels of symbolic links")
 
@@ -327,13 +354,15 @@ def plan(
     private folders.
     """
     tree = _Tree(host)
-    _base(tree, host, hidden)
+    _host_folders(tree, host)
+    _private_folders(tree, host, hidden)
+    _devices(tree)
     private = [*PRIVATE, *hidden]
     exposed = [Mount(path, path, read_only=True) for path in expose if _below(path, private)]
     for mount in sorted([*exposed, *mounts], key=lambda mount: len(_parts(mount.target))):
         kind: Kind = "folder"
         if mount.source is not None:
-            _, kind = _follow(host, mount.source)
+            kind = _source_kind(host, mount.source)
             if not kind:
                 raise PlanError(
                     f"error mounting {mount.source!r} to {mount.target!r}: "
@@ -341,8 +370,4 @@ def plan(
                 )
         tree.place(mount.target, _Mounted(mount, kind))
     tree.ensure_folder(cwd or "/")
-    return [step for name in sorted(tree.root.children) for step in _root_steps(tree, name)]
-
-
-def _root_steps(tree: _Tree, name: str) -> Iterator[Step]:
-    yield from _emit(f"/{name}", tree.root.children[name], tree.root)
+    return tree.steps()

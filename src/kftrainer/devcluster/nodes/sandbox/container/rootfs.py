@@ -1,6 +1,7 @@
 """Execution of the mount plan in the new mount namespace of a container. Standard library only."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from kftrainer.devcluster.nodes.sandbox import namespaces
@@ -46,41 +47,46 @@ def _sysfs(path: str) -> None:
         namespaces.read_only(path)
 
 
-def _step(root: str, step: list[str]) -> None:
-    path = root + step[1]
-    match [step[0], *step[2:]]:
-        case ["folder", mode]:
-            _folder(path, mode)
-        case ["file"]:
-            _file(path)
-        case ["link", target]:
-            os.symlink(target, path)
-        case ["bind", source]:
-            mount(source, path, "", MS_BIND | MS_REC)
-        case ["read_only"]:
-            namespaces.read_only(path)
-        case ["tmpfs", mode, size]:
-            _tmpfs(path, mode, size)
-        case ["proc"]:
-            _proc(path)
-        case ["sysfs"]:
-            _sysfs(path)
-        case ["devpts"]:
-            mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
-        case ["mqueue"]:
-            mount("mqueue", path, "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        case _:
-            raise ValueError(step)
+def _bind(path: str, source: str) -> None:
+    mount(source, path, "", MS_BIND | MS_REC)
+
+
+def _link(path: str, target: str) -> None:
+    os.symlink(target, path)
+
+
+def _devpts(path: str) -> None:
+    mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
+
+
+def _mqueue(path: str) -> None:
+    mount("mqueue", path, "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+STEPS: dict[str, Callable[..., None]] = {
+    "bind": _bind,
+    "devpts": _devpts,
+    "file": _file,
+    "folder": _folder,
+    "link": _link,
+    "mqueue": _mqueue,
+    "proc": _proc,
+    "read_only": namespaces.read_only,
+    "sysfs": _sysfs,
+    "tmpfs": _tmpfs,
+}
 
 
 def build(root: str, steps: list[list[str]]) -> None:
-    """Build a root file system below `root`, an empty folder, and make it the root."""
+    """Build a root file system on `root`, an empty folder, and make it the root."""
     os.umask(0o022)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
-    for step in steps:
+    for name, path, *arguments in steps:
         try:
-            _step(root, step)
+            STEPS[name](root + path, *arguments)
         except OSError as error:
-            what = error.strerror if error.strerror.count(":") else f"{step[0]}: {error.strerror}"
-            raise OSError(error.errno, f"error mounting to {step[1]!r}: {what}") from error
+            what = os.strerror(error.errno or 0).lower()
+            source = f"{arguments[0]!r} " if name == "bind" else ""
+            message = f"error mounting {source}to rootfs at {path!r}: {name}: {what}"
+            raise OSError(error.errno, message) from error
     namespaces.change_root(root)

@@ -13,7 +13,6 @@ Standard library only: every container has such a process, so it must be small a
 """
 
 import ctypes  # noqa: F401 - loaded before the shim changes namespaces
-import errno
 import json
 import os
 import selectors
@@ -89,7 +88,7 @@ def _execute(argv: list[str], env: dict[str, str], cwd: str) -> None:
         signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     try:
-        os.execve(program, argv, env)
+        os.execve(program, argv, env)  # noqa: S606 - the purpose of this process
     except OSError as error:
         reason = (error.strerror or "").lower()
         raise StartError(f'exec: "{argv[0]}": {reason}') from None
