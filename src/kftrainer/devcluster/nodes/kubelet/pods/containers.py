@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from signal import SIGKILL, SIGTERM, Signals
 
 from kftrainer.devcluster.nodes.kubelet.environment import ConfigError
@@ -32,6 +33,8 @@ from kftrainer.devcluster.nodes.sandbox.protocol import (
 )
 
 SHORTEST_GRACE = 2.0  # seconds between SIGTERM and SIGKILL after a preStop hook took all the time
+START_ERROR, START_ERROR_CODE = "StartError", 128
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # as the kubelet reports
 RUN_ERROR, CRASH_LOOP = "RunContainerError", "CrashLoopBackOff"
 CONFIG_ERROR, CREATE_ERROR = "CreateContainerConfigError", "CreateContainerError"
 
@@ -138,7 +141,7 @@ class ContainerRunner:
         message = f"restarting failed container={self.name} pod={name}"
         if not backoff.delay:
             self._restart(
-                Waiting(RUN_ERROR if end.reason == "StartError" else CRASH_LOOP, end.message)
+                Waiting(RUN_ERROR if end.reason == START_ERROR else CRASH_LOOP, end.message)
             )
             return True
         self._warning("BackOff", f"Back-off {message}")
@@ -210,13 +213,11 @@ class ContainerRunner:
         except ContainerStartError as error:
             self._warning("Failed", f"Error: {error}")
             self._set(id=id_)
-            now = self._node.clock.now()
-            return Terminated(error.code, error.reason, now, None, str(error), id_)
+            return self._not_started(error.code, error.reason, str(error))
         except SandboxError as error:
             self._warning("Failed", f"Error: {error}")
             self._set(id=id_)
-            now = self._node.clock.now()
-            return Terminated(128, "StartError", now, None, str(error), id_)
+            return self._not_started(START_ERROR_CODE, START_ERROR, str(error))
         self._event("Started", f"Container started: {self.name}")
         since = self._node.clock.now()
         self._set(current=Running(since), id=id_)
@@ -234,6 +235,9 @@ class ContainerRunner:
             ),
             id_,
         )
+
+    def _not_started(self, code: int, reason: str, message: str) -> Terminated:
+        return Terminated(code, reason, self._node.clock.now(), NEVER, message, self.state.id)
 
     async def _run_to_end(self, spec: ContainerSpec) -> int:
         target = Target(

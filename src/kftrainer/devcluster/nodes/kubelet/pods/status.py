@@ -66,7 +66,8 @@ def pod_status(
     by_role: dict[Role, list[dict[str, Any]]] = {role: [] for role in Role}
     for container, role in roles(pod):
         own = state.containers[container["name"]]
-        by_role[role].append(container_status(container, own, images.get(container["name"], "")))
+        found_image = images.get(container["name"], "")
+        by_role[role].append(container_status(container, role, own, found_image))
     init = _in_order(pod, by_role[Role.INIT] + by_role[Role.SIDECAR])
     return {
         "observedGeneration": pod["metadata"].get("generation", 0),
@@ -89,13 +90,15 @@ def _in_order(pod: Object, statuses: list[dict[str, Any]]) -> list[dict[str, Any
     return sorted(statuses, key=lambda each: names.index(each["name"]))
 
 
-def container_status(container: Object, state: ContainerState, image_id: str) -> dict[str, Any]:
+def container_status(
+    container: Object, role: Role, state: ContainerState, image_id: str
+) -> dict[str, Any]:
     """Return the status of one container."""
     return {
         "name": container["name"],
         "state": _described(state.current),
         "lastState": {} if state.last is None else _described(state.last),
-        "ready": state.ready,
+        "ready": state.succeeded if role is Role.INIT else state.ready,
         "restartCount": state.restarts,
         "image": container["image"],
         "imageID": image_id if state.id else "",

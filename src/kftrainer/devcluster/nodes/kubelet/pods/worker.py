@@ -116,7 +116,10 @@ class PodWorker:
         await self.folder.remove()
 
     async def _clean_up(self) -> None:
-        await self._node.sandbox.stop_pod(self._uid)
+        try:
+            await self._node.sandbox.stop_pod(self._uid)
+        except SandboxError as error:  # its processes have ended, but something of it is left
+            log.warning("pod_not_stopped", uid=self._uid, error=str(error))
         self._node.addresses.release(self._uid)
         await asyncio.to_thread(self._facts.volumes.remove)
 

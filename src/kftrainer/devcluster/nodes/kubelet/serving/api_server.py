@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -37,7 +38,10 @@ class KubeletApi:
         self._pods = pods
         self._api = api
         self._clock = clock
-        self._runner = web.AppRunner(self._application(), access_log=None)
+        # Requests end with their connections, or followed logs would be read for ever.
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, handler_cancellation=True
+        )
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._authorized])
@@ -122,9 +126,10 @@ class KubeletApi:
         log = worker.folder.log(runner.name, attempt)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
-        async for chunk in LogReader(log, options, is_running, self._clock).chunks():
-            await response.write(chunk)
-        await response.write_eof()
+        with suppress(ConnectionResetError):  # the client has closed the connection
+            async for chunk in LogReader(log, options, is_running, self._clock).chunks():
+                await response.write(chunk)
+            await response.write_eof()
         return response
 
 
