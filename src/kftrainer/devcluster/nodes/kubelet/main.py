@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from kftrainer import logs
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.components.pki import KeyPair, client_tls
 from kftrainer.devcluster.nodes.kubelet.images import Images
@@ -190,6 +191,7 @@ async def run(settings: Settings) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run with the settings in a file."""
+    logs.set_up(form="text")
     asyncio.run(run(Settings.read(Path(argv[1]))))
     return 0
 

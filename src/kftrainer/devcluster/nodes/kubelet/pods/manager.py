@@ -73,11 +73,19 @@ class PodManager:
             try:
                 worker = self._workers[uid] = PodWorker(node, pod)
                 await worker.run()
-            except Exception:  # one failing pod must not end the others
+            except Exception as error:  # one failing pod must not end the others
+                if is_cancelled():
+                    raise asyncio.CancelledError from error
                 log.exception("pod_worker_failed", pod=pod["metadata"]["name"])
                 await node.clock.sleep(RESTART_AFTER)
             finally:
                 self._workers.pop(uid, None)
+
+
+def is_cancelled() -> bool:
+    """Return whether this task is to end; a failing TaskGroup hides its cancellation."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _uid(pod: Object) -> str:

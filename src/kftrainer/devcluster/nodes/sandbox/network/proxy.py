@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from kftrainer.devcluster.nodes.sandbox.protocol import Backend, SandboxError, ServicePort
@@ -62,7 +63,8 @@ def abort(writer: asyncio.StreamWriter) -> None:
     """Reset a connection, so that the peer does not take it for a regular end."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.family != socket.AF_UNIX:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # closed already, because the peer has reset it
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
