@@ -1,6 +1,7 @@
 """Process nodes: a kubelet whose pods are processes on this machine."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from kftrainer.devcluster.artifacts.manifests import Document
@@ -10,12 +11,15 @@ from kftrainer.devcluster.components import commands
 from kftrainer.devcluster.components.pki import KeyPair
 from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.nodes.kubelet.settings import NODE_PREFIX, USER, Settings
+from kftrainer.devcluster.nodes.kubelet.storage import STORAGE_CLASS
+from kftrainer.devcluster.nodes.sandbox import namespaces
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 
 NAME = "kubelet"
 API_SERVER_USER = "kube-apiserver-kubelet-client"
 ADMIN_OF_KUBELETS = "system:kubelet-api-admin"
+PACKAGES = ("pyroute2", "dns")
 ALL = ["create", "delete", "get", "list", "patch", "update", "watch"]
 READ = ["get", "list", "watch"]
 RULES = [
@@ -38,6 +42,14 @@ RULES = [
         "verbs": ["create"],
     },
 ]
+
+
+def unavailable() -> str | None:
+    """Return one sentence why process nodes cannot run on this machine, or None."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        return f"Process nodes need {' and '.join(missing)}: pip install 'kftrainer[nodes]'."
+    return namespaces.unavailable()
 
 
 def permissions() -> list[Document]:
@@ -91,7 +103,7 @@ def settings(environment: Environment, shape: Shape, serving: KeyPair) -> Settin
 
 async def start(environment: Environment, client: ApiClient, shape: Shape) -> None:
     """Start the kubelet and wait until its nodes are Ready."""
-    for document in permissions():
+    for document in (*permissions(), STORAGE_CLASS):
         await client.apply(document)
     names = [f"{NODE_PREFIX}{number}" for number in range(shape.process_nodes)]
     hosts = [LOOPBACK, "localhost", *names]

@@ -191,7 +191,7 @@ async def run(settings: Settings) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run with the settings in a file."""
-    logs.set_up(form="text")
+    logs.set_up()
     asyncio.run(run(Settings.read(Path(argv[1]))))
     return 0
 
