@@ -89,7 +89,7 @@ class ContainerRunner:
             if self.state.end is not None:  # recorded by an earlier kubelet
                 if not self._restarts(self.state.end):
                     return
-                self._restart(Waiting(CRASH_LOOP, "restarting after its node was restarted"))
+                self._count_restart(self.state.end)
             while not self._stopping.is_set():
                 spec = await self._wait_for_spec()
                 if spec is None:
@@ -125,8 +125,8 @@ class ContainerRunner:
             self.state = changed
             self._on_change()
 
-    def _restart(self, waiting: Waiting) -> None:
-        self._set(current=waiting, last=self.state.end, restarts=self.state.restarts + 1)
+    def _count_restart(self, end: Terminated) -> None:
+        self._set(last=end, restarts=self.state.restarts + 1)
 
     def _event(self, reason: str, message: str) -> None:
         self._node.events.container(self._facts.pod, self.container, self.role, reason, message)
@@ -140,9 +140,9 @@ class ContainerRunner:
         name = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
         message = f"restarting failed container={self.name} pod={name}"
         if not backoff.delay:
-            self._restart(
-                Waiting(RUN_ERROR if end.reason == START_ERROR else CRASH_LOOP, end.message)
-            )
+            self._count_restart(end)
+            if end.reason == START_ERROR:
+                self._set(current=Waiting(RUN_ERROR, end.message))
             return True
         self._warning("BackOff", f"Back-off {message}")
         self._set(

@@ -78,7 +78,7 @@ async def _http(target: Target, action: Object, limit: float) -> str:
         return f"unknown port {action['port']!r}"
     status, body = await target.sandbox.probe_http(url, headers(action), limit)
     if status == 0:
-        return f'Get "{url}": {body}'
+        return body
     if FIRST_SUCCESS <= status < FIRST_FAILURE:
         return ""
     return f"HTTP probe failed with statuscode: {status}"

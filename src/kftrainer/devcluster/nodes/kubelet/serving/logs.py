@@ -154,25 +154,27 @@ def last_lines_offset(file: IO[bytes], lines: int) -> tuple[int, int]:
     return offset, lines - found - (1 if end else 0)
 
 
-def files_of(log: Path, tail: int | None) -> Iterator[tuple[IO[bytes], int]]:
-    """Yield the open files of a log in order, and where to start to read each.
+def files_of(log: Path, tail: int | None, stack: ExitStack) -> list[tuple[IO[bytes], int]]:
+    """Return the open files of a log in order, and where to start to read each.
 
     The log is opened before the rotated one, so that no line is missed when it is rotated now.
     """
-    with ExitStack() as stack:
-        paths = (log, log.with_name(log.name + ROTATED))
-        opened = [stack.enter_context(path.open("rb")) for path in paths if path.exists()]
-        missing, starts = tail, []
-        for file in opened:
-            offset = 0
-            if missing is not None:
-                offset, missing = last_lines_offset(file, max(0, missing))
-            starts.append(offset)
-        yield from reversed(list(zip(opened, starts, strict=True)))
+    paths = (log, log.with_name(log.name + ROTATED))
+    opened = [stack.enter_context(path.open("rb")) for path in paths if path.exists()]
+    missing, starts = tail, []
+    for file in opened:
+        offset = 0
+        if missing is not None:
+            offset, missing = last_lines_offset(file, max(0, missing))
+        starts.append(offset)
+    return [*reversed([*zip(opened, starts, strict=True)])]
 
 
 class LogReader:
-    """Reads one log, and continues while its container runs if it is followed."""
+    """Reads one log, and continues while its container runs if it is followed.
+
+    The file stays open, so the rest can be read after it was rotated or deleted.
+    """
 
     def __init__(
         self, log: Path, options: LogOptions, is_running: Callable[[], bool], clock: Clock
@@ -181,48 +183,46 @@ class LogReader:
         self._options = options
         self._is_running = is_running
         self._clock = clock
+        self._formatter = Formatter(options)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what is printed, until the end of the log or the limit."""
-        formatter = Formatter(self._options)
-        position, inode = 0, 0
-        for file, start in files_of(self._log, self._options.tail):
-            file.seek(start)
-            for chunk in _printed(file, formatter):
-                yield chunk
-                await asyncio.sleep(0)
-            position, inode = file.tell(), _inode(file)
-        if self._options.follow:
-            async for chunk in self._followed(formatter, position, inode):
-                yield chunk
+        with ExitStack() as stack:
+            file: IO[bytes] | None = None
+            for each, start in files_of(self._log, self._options.tail, stack):
+                each.seek(start)
+                file = each
+                for chunk in _printed(each, self._formatter):
+                    yield chunk
+                    await asyncio.sleep(0)
+            if self._options.follow:
+                async for chunk in self._followed(file, stack):
+                    yield chunk
 
-    async def _followed(
-        self, formatter: Formatter, position: int, inode: int
-    ) -> AsyncIterator[bytes]:
+    async def _followed(self, file: IO[bytes] | None, stack: ExitStack) -> AsyncIterator[bytes]:
         """Yield what is added to the log, also after it was rotated."""
-        while not formatter.is_full:
+        while not self._formatter.is_full:
             is_running = self._is_running()  # before reading: the rest is read after the end
-            for path in (self._log.with_name(self._log.name + ROTATED), self._log):
-                try:
-                    file = path.open("rb")
-                except FileNotFoundError:
-                    continue
-                with file:
-                    if _inode(file) != inode:
-                        if path != self._log:
-                            continue  # read before
-                        position, inode = 0, _inode(file)
-                    file.seek(position)
-                    for chunk in _printed(file, formatter):
-                        yield chunk
-                    position = file.tell()
-            if not is_running:
+            for chunk in _printed(file, self._formatter) if file else ():
+                yield chunk
+            newer = self._newer_than(file)
+            if newer is not None:
+                file = stack.enter_context(newer)
+            elif not is_running:
                 return
-            await self._clock.sleep(POLL_EVERY)
+            else:
+                await self._clock.sleep(POLL_EVERY)
 
-
-def _inode(file: IO[bytes]) -> int:
-    return os.fstat(file.fileno()).st_ino
+    def _newer_than(self, file: IO[bytes] | None) -> IO[bytes] | None:
+        """Open the log if it is another file than this one."""
+        try:
+            newer = self._log.open("rb")
+        except FileNotFoundError:
+            return None
+        if file is None or not os.path.sameopenfile(newer.fileno(), file.fileno()):
+            return newer
+        newer.close()
+        return None
 
 
 def _printed(file: IO[bytes], formatter: Formatter) -> Iterator[bytes]:
