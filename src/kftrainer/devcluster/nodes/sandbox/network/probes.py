@@ -1,6 +1,7 @@
 """Probes of pods, which only processes in the hub's network can reach."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 
 MOST_BODY = 10 * 1024
@@ -38,5 +39,8 @@ async def http(
             return response.status, body.decode(errors="replace")
     except TimeoutError:
         return 0, f'Get "{url}": context deadline exceeded'
+    except aiohttp.ClientConnectorError as error:
+        why = os.strerror(error.errno or 0).lower()
+        return 0, f'Get "{url}": dial tcp {error.host}:{error.port}: connect: {why}'
     except (aiohttp.ClientError, ValueError) as error:
         return 0, f'Get "{url}": {error}'
