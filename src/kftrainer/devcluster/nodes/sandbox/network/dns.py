@@ -5,7 +5,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import dns.exception
 import dns.flags
@@ -98,8 +98,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.DatagramTransport):
-            self._transport = transport
+        self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         response = self._server.zone.respond(data, MOST_UDP_BYTES)

@@ -1,6 +1,7 @@
 """Probes of pods, which only processes in the hub's network can reach."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 
 MOST_BODY = 10 * 1024
@@ -14,7 +15,7 @@ async def tcp(ip: str, port: int, timeout: float) -> str:  # noqa: ASYNC109 - th
     except TimeoutError:
         return f"dial tcp {ip}:{port}: i/o timeout"
     except OSError as error:
-        return f"dial tcp {ip}:{port}: connect: {(error.strerror or str(error)).lower()}"
+        return f"dial tcp {ip}:{port}: connect: {os.strerror(error.errno or 0).lower()}"
     writer.close()
     return ""
 
