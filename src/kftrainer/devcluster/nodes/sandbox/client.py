@@ -55,6 +55,7 @@ class Sandbox:
         self._count = 0
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
+        self.host_socket = Path()  # of connections to ports of this machine
 
     async def __aenter__(self) -> Self:
         """Start the sandbox; raise SandboxError if this fails."""
@@ -79,7 +80,8 @@ class Sandbox:
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (folder / "root").mkdir()
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._host_ports = HostPorts(tasks, folder / "host")
+        self.host_socket = folder / "host"
+        self._host_ports = HostPorts(tasks, self.host_socket)
         await self._stack.enter_async_context(self._host_ports)
         reader = await self._start(folder)
         reading = tasks.create_task(self._read(reader))

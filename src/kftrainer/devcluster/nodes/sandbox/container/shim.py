@@ -226,7 +226,7 @@ class Shim:
         code = os.waitstatus_to_exitcode(status)
         for fd in (self._pidfd, self._control.fileno()):
             self._selector.unregister(fd)
-        while self._open_streams:
+        while self._open_streams or self._commands:
             self._serve(self._ready())
         self._log.close()
         self._send(exited=code if code >= 0 else 128 - code, signal=max(-code, 0))

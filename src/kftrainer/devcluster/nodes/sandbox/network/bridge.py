@@ -5,7 +5,7 @@ There is no route out of the machine: pods reach other pods, Services and announ
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -85,7 +85,9 @@ class Network:
         await link.route(
             "add", dst=SERVICE_RANGE, type="local", scope="host", oif=loopback, table=LOCAL_TABLE
         )
-        _allow_all_ports()
+        # Connections to addresses outside fail at once instead of after a timeout.
+        await link.route("add", dst="0.0.0.0/0", type="unreachable")
+        _set({**SETTINGS, "net/ipv4/ip_forward": "1"})
         return self
 
     async def __aexit__(
@@ -118,7 +120,7 @@ class Network:
         inside: Any = AsyncIPRoute()
         with self._new_namespaces(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS):
             socket.sethostname(pod.hostname)
-            _allow_all_ports()
+            _set(SETTINGS)
             inside.fileno()  # opens the socket in the namespace of the pod
             created = PodNamespaces(
                 _open("net"), _open("ipc"), _open("uts"), f"veth{self._count:x}"
@@ -156,7 +158,7 @@ class Network:
             await self._netlink.link("del", index=index)
 
 
-def _allow_all_ports() -> None:
-    for name, value in SETTINGS.items():
+def _set(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
         with suppress(OSError):  # /proc/sys may be read-only in a container
             Path("/proc/sys", name).write_text(value)

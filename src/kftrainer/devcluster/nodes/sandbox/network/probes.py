@@ -15,7 +15,7 @@ async def tcp(ip: str, port: int, timeout: float) -> str:  # noqa: ASYNC109 - th
     except TimeoutError:
         return f"dial tcp {ip}:{port}: i/o timeout"
     except OSError as error:
-        return f"dial tcp {ip}:{port}: connect: {(error.strerror or str(error)).lower()}"
+        return f"dial tcp {ip}:{port}: connect: {os.strerror(error.errno or 0).lower()}"
     writer.close()
     return ""
 
