@@ -2,20 +2,54 @@
 
 import os
 import signal
+import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.cluster_options import PROCESSES
-from kftrainer.devcluster.controlplane import running
+from kftrainer.devcluster.controlplane import ControlPlane, running
+from kftrainer.devcluster.environment import ADMIN, ADMINS
 from kftrainer.devcluster.waiting import until
 from tests.support.process_pods import Pods, container, shell, waiting_for
 from tests.support.processes import pids_of
 from tests.support.trainjobs import Kubectl
 
 pytestmark = pytest.mark.process_nodes
+
+
+async def test_kubelet_api_requires_a_permitted_client_certificate(
+    control_plane: ControlPlane, api: ApiClient, pods: Pods, namespace: str
+) -> None:
+    await pods.run("train", shell("echo secret"))
+    node = (await pods.get("train"))["spec"]["nodeName"]
+    status = (await api.get(f"/api/v1/nodes/{node}"))["status"]
+    url = f"https://127.0.0.1:{status['daemonEndpoints']['kubeletEndpoint']['Port']}"
+    path = f"/containerLogs/{namespace}/train/main"
+
+    found = []
+    for user, groups in (("ada", ()), (ADMIN, ADMINS)):
+        tls = control_plane.client(user, groups).tls
+        async with ApiClient(url, tls) as kubelet:
+            response = await kubelet.send("GET", path)
+            found.append((response.status, response.body))
+    forbidden = b"Forbidden (user=ada, verb=get, resource=nodes, subresource(s)=[proxy])"
+    assert found == [(403, forbidden), (200, b"secret\n")]
+
+    anonymous = ssl.create_default_context(cafile=control_plane.certificate_authority)
+    async with ApiClient(url, anonymous) as kubelet:
+        with pytest.raises(UnreachableError):
+            await kubelet.send("GET", path)
+
+
+async def test_exec_is_refused_in_one_sentence(pods: Pods) -> None:
+    await pods.create("train", shell("sleep 1000"), terminationGracePeriodSeconds=0)
+    await pods.running("train")
+    with pytest.raises(AssertionError, match="but not exec, attach and port-forward"):
+        await pods.kubectl("exec", "train", "--", "true")
 
 
 async def test_killed_kubelet_leaves_no_process_and_restarts_its_pods(

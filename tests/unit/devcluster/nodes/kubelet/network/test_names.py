@@ -65,6 +65,14 @@ def test_backends_have_the_port_of_the_same_name() -> None:
     ]
 
 
+def test_endpoint_without_the_port_is_no_backend() -> None:
+    slices = [endpoint_slice("api", end("10.244.0.2"), ports=[{"name": "other", "port": 9}])]
+    wanted = service("api", "10.0.0.7", ports=[{"name": "http", "port": 80}])
+    assert service_ports([wanted], endpoints(slices), apiserver_port=1) == [
+        ServicePort("10.0.0.7", 80, ())
+    ]
+
+
 def test_service_of_the_api_server_leads_to_its_port() -> None:
     ports = [{"name": "https", "port": 443}]
     wanted = service("kubernetes", "10.0.0.1", namespace="default", selector=None, ports=ports)
