@@ -58,9 +58,8 @@ def owner(tmp_path: Path, marker: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def container_of(marker: str) -> int:
-    """Return the process of the container: the one that has the marker and a shell."""
-    [pid] = [pid for pid, argv in processes(marker).items() if argv[0] == "sh"]
-    return pid
+    """Return the main process of the container: the oldest shell with the marker."""
+    return min(pid for pid, argv in processes(marker).items() if argv[0] == "sh")
 
 
 async def test_nothing_is_left_after_the_owner_was_killed(
