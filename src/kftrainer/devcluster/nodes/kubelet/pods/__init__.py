@@ -1,4 +1,4 @@
-"""The life cycle of pods: workers that start, probe, restart and end containers, and their status.
+"""The life cycle of pods: workers that run their containers in order, and their status.
 
-Decisions are pure functions; the workers carry them out in the sandbox.
+The status is computed by pure functions from the states of the containers.
 """

@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
+from kftrainer.devcluster.nodes.kubelet.containers.runner import ContainerRunner, PodFacts
 from kftrainer.devcluster.nodes.kubelet.network import hosts
 from kftrainer.devcluster.nodes.kubelet.network.addresses import AddressesExhaustedError
-from kftrainer.devcluster.nodes.kubelet.pods.containers import ContainerRunner, PodFacts
 from kftrainer.devcluster.nodes.kubelet.pods.context import NodeContext, PodFolder
 from kftrainer.devcluster.nodes.kubelet.pods.states import (
     ContainerState,

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.nodes.kubelet.pods.containers import ContainerRunner
+from kftrainer.devcluster.nodes.kubelet.containers.runner import ContainerRunner
 from kftrainer.devcluster.nodes.kubelet.pods.manager import PodManager
 from kftrainer.devcluster.nodes.kubelet.pods.states import Running, Waiting
 from kftrainer.devcluster.nodes.kubelet.pods.worker import PodWorker

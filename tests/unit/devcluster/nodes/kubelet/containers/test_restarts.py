@@ -1,6 +1,10 @@
 import pytest
 
-from kftrainer.devcluster.nodes.kubelet.pods.restarts import Backoff, go_duration, is_restarted
+from kftrainer.devcluster.nodes.kubelet.containers.restarts import (
+    Backoff,
+    go_duration,
+    is_restarted,
+)
 from kftrainer.devcluster.nodes.kubelet.pods.states import Role
 from tests.support.node_pods import container, pod
 

@@ -1,7 +1,7 @@
 import asyncio
 
-from kftrainer.devcluster.nodes.kubelet.pods.hooks import Target, run_hook
-from kftrainer.devcluster.nodes.kubelet.pods.probes import Streak, attempt, observe
+from kftrainer.devcluster.nodes.kubelet.containers.hooks import Target, run_hook
+from kftrainer.devcluster.nodes.kubelet.containers.probes import Streak, attempt, observe
 from kftrainer.devcluster.nodes.sandbox.protocol import ExecResult
 from tests.support.fake_clock import FakeClock
 from tests.support.fake_sandbox import FakeSandbox

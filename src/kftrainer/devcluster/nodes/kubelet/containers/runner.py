@@ -7,13 +7,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from signal import SIGKILL, SIGTERM, Signals
 
+from kftrainer.devcluster.nodes.kubelet.containers import probes
+from kftrainer.devcluster.nodes.kubelet.containers.hooks import Target, run_hook
+from kftrainer.devcluster.nodes.kubelet.containers.restarts import (
+    Backoff,
+    go_duration,
+    is_restarted,
+)
+from kftrainer.devcluster.nodes.kubelet.containers.specs import container_spec
+from kftrainer.devcluster.nodes.kubelet.containers.termination_messages import termination_message
 from kftrainer.devcluster.nodes.kubelet.environment import ConfigError
 from kftrainer.devcluster.nodes.kubelet.images import ImageError, SelectedImage
-from kftrainer.devcluster.nodes.kubelet.pods import probes
-from kftrainer.devcluster.nodes.kubelet.pods.container_specs import container_spec
 from kftrainer.devcluster.nodes.kubelet.pods.context import NodeContext, PodFolder, Volumes
-from kftrainer.devcluster.nodes.kubelet.pods.hooks import Target, run_hook
-from kftrainer.devcluster.nodes.kubelet.pods.restarts import Backoff, go_duration, is_restarted
 from kftrainer.devcluster.nodes.kubelet.pods.states import (
     ContainerState,
     Object,
@@ -23,7 +28,6 @@ from kftrainer.devcluster.nodes.kubelet.pods.states import (
     Waiting,
 )
 from kftrainer.devcluster.nodes.kubelet.pods.status import RUNTIME
-from kftrainer.devcluster.nodes.kubelet.pods.termination_messages import termination_message
 from kftrainer.devcluster.nodes.kubelet.races import first_of, sleep_unless
 from kftrainer.devcluster.nodes.kubelet.volumes import MountError
 from kftrainer.devcluster.nodes.sandbox.protocol import (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kftrainer.devcluster.nodes.kubelet.pods.hooks import FIRST_FAILURE, Target, headers
+from kftrainer.devcluster.nodes.kubelet.containers.hooks import FIRST_FAILURE, Target, headers
 from kftrainer.devcluster.nodes.kubelet.pods.states import Object
 from kftrainer.devcluster.nodes.sandbox.protocol import SandboxError
 
