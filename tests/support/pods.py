@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kftrainer.devcluster.nodes.sandbox.availability import unavailable
 from kftrainer.devcluster.nodes.sandbox.client import Sandbox
-from kftrainer.devcluster.nodes.sandbox.namespaces import unavailable
 from kftrainer.devcluster.nodes.sandbox.protocol import (
     ContainerSpec,
     Exit,

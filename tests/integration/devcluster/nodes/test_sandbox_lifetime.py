@@ -67,6 +67,9 @@ async def test_nothing_is_left_after_the_owner_was_killed(
 ) -> None:
     container = container_of(marker)
     others = parents(container)[:3]  # the shim, the server, the outer process
+    argv = Path(f"/proc/{others[2]}/cmdline").read_text().split("\0")
+    folder = Path(argv[argv.index("--folder") + 1])
+    assert folder.is_dir()
     kill(owner.pid)
     await all_ended(marker)
 
@@ -74,6 +77,7 @@ async def test_nothing_is_left_after_the_owner_was_killed(
         return not any(Path(f"/proc/{pid}/cmdline").exists() for pid in others)
 
     await until(gone, within=10, what="the end of the sandbox")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["server", "outer process"])

@@ -9,6 +9,7 @@ processes of its PID namespace with it.
 import argparse
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -72,7 +73,9 @@ def main(argv: Sequence[str]) -> int:
     )
     pid = os.fork()
     if pid:
-        return _wait(pid)
+        code = _wait(pid)
+        shutil.rmtree(options.folder, ignore_errors=True)  # the client may have been killed
+        return code
     _serve(options)
     return 0
 

@@ -1,16 +1,8 @@
-"""System calls for namespaces and mounts, and the check that the kernel permits them.
-
-It uses only the standard library, imports little, and runs also as a script: the check needs a
-process of its own, because a process cannot leave a user namespace.
-"""
+"""System calls for namespaces and mounts. Standard library only, with few imports."""
 
 import ctypes
-import errno
 import os
-import subprocess
-import sys
 from contextlib import suppress
-from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -94,6 +86,11 @@ def no_new_privileges() -> None:
     _check(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:  # not pathlib: it would double the imports
+        file.write(text)
+
+
 def new_user_namespace(flags: int, uid: int, gid: int) -> None:
     """Enter new namespaces in which the current user and group have these ids.
 
@@ -105,83 +102,6 @@ def new_user_namespace(flags: int, uid: int, gid: int) -> None:
         os.setgroups([])
     unshare(CLONE_NEWUSER | flags)
     with suppress(OSError):  # already denied in a nested namespace
-        Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {own_uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {own_gid} 1")
-
-
-def _try() -> None:
-    """Do once what the sandbox does; raise OSError if the kernel refuses."""
-    new_user_namespace(
-        CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0
-    )
-    mount("none", "/", "", MS_REC | MS_PRIVATE)
-    mount("tmpfs", "/tmp", "tmpfs")  # noqa: S108 - only in the new mount namespace
-    read_only("/tmp")  # noqa: S108
-
-
-def explain(error: OSError, settings: dict[str, str]) -> str:
-    """Describe in one sentence why namespaces are not available and which setting decides."""
-    if settings.get("kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return (
-            "AppArmor forbids user namespaces to programs without a profile: "
-            "run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`."
-        )
-    if settings.get("kernel/unprivileged_userns_clone") == "0":
-        return (
-            "The kernel forbids user namespaces: "
-            "run `sudo sysctl kernel.unprivileged_userns_clone=1`."
-        )
-    if settings.get("user/max_user_namespaces") == "0":
-        return (
-            "The kernel forbids user namespaces: run `sudo sysctl user.max_user_namespaces=10000`."
-        )
-    if error.errno == errno.ENOSYS:
-        return f"The kernel is too old, Linux 5.12 or newer is required ({error.strerror})."
-    if error.errno in {errno.ENOSPC, errno.EUSERS}:
-        return f"The limit of user namespaces is reached ({error.strerror})."
-    return (
-        f"The kernel or the container runtime of this machine forbids user namespaces "
-        f"({error.strerror})."
-    )
-
-
-_SETTINGS = (
-    "kernel/apparmor_restrict_unprivileged_userns",
-    "kernel/unprivileged_userns_clone",
-    "user/max_user_namespaces",
-)
-
-
-def _settings() -> dict[str, str]:
-    found = {}
-    for name in _SETTINGS:
-        with suppress(OSError):
-            found[name] = Path("/proc/sys", name).read_text().strip()
-    return found
-
-
-def unavailable() -> str | None:
-    """Return one sentence why the sandbox cannot run on this machine, or None if it can."""
-    if sys.platform != "linux":
-        return "Processes as pods require the namespaces of Linux."
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", __file__], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return None
-    return done.stdout.strip() or f"The check of namespaces failed: {done.stderr.strip()}"
-
-
-def main() -> int:
-    """Try to create namespaces; print why this fails."""
-    try:
-        _try()
-    except OSError as error:
-        sys.stdout.write(explain(error, _settings()) + "\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {own_uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {own_gid} 1")

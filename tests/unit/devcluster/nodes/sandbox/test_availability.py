@@ -3,8 +3,8 @@ import subprocess
 
 import pytest
 
-from kftrainer.devcluster.nodes.sandbox import namespaces
-from kftrainer.devcluster.nodes.sandbox.namespaces import explain, unavailable
+from kftrainer.devcluster.nodes.sandbox import availability
+from kftrainer.devcluster.nodes.sandbox.availability import explain, unavailable
 
 DENIED = OSError(errno.EPERM, "Operation not permitted")
 
@@ -29,8 +29,14 @@ def test_the_reason_why_namespaces_are_unavailable(
 
 
 def test_other_systems_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.sys, "platform", "darwin")
+    monkeypatch.setattr(availability.sys, "platform", "darwin")
     assert unavailable() == "Processes as pods require the namespaces of Linux."
+
+
+def test_packages_of_the_extra_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability.sys, "platform", "linux")
+    monkeypatch.setattr(availability.importlib.util, "find_spec", lambda _: None)
+    assert "pip install 'kftrainer[nodes]'" in str(unavailable())
 
 
 @pytest.mark.parametrize(
@@ -47,6 +53,6 @@ def test_the_result_of_the_check(
     def run(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], code, output, "e\n")
 
-    monkeypatch.setattr(namespaces.sys, "platform", "linux")
-    monkeypatch.setattr(namespaces.subprocess, "run", run)
+    monkeypatch.setattr(availability.sys, "platform", "linux")
+    monkeypatch.setattr(availability.subprocess, "run", run)
     assert unavailable() == expected
