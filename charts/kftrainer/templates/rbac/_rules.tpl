@@ -47,8 +47,8 @@ written is limited further by templates/policy.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list, watch]
-# When a JobSet has failed, its failed pods are listed once: the status of the TrainJob reports the
-# first of them, with its exit code and last message.
+# When a JobSet or one of its Jobs fails, its pods are listed once: the status of the TrainJob reports
+# which failed first, with its exit code and last message.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]

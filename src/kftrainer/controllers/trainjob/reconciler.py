@@ -135,6 +135,7 @@ class TrainJobReconciler:
         clock: Clock,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        failed_pods: FailedPods,
         revisions: RuntimeRevisions,
         ready_pods: ReadyPods = no_ready_pods,
     ) -> None:
@@ -144,7 +145,7 @@ class TrainJobReconciler:
         self._clock = clock
         self._barrier = barrier
         self._refused_pods = refused_pods
-        self._failed_pods = FailedPods(client)
+        self._failed_pods = failed_pods
         self._ready_pods = ready_pods
         self._deadlines = Deadlines(clock)
         self._revisions = revisions

@@ -21,6 +21,7 @@ from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import Response
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
+from tests.support.fake_clock import at_rest
 from tests.support.object_server import Object, ObjectServer, refusal
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -51,7 +52,8 @@ def pod(
     metadata = {"name": name, "labels": labels, "ownerReferences": [reference]}
     if more.pop("is_deleted", False):
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return {"metadata": metadata, "status": {"containerStatuses": [*containers], **more}}
+    status = {"phase": "Failed", "containerStatuses": [*containers], **more}
+    return {"metadata": metadata, "status": status}
 
 
 def reported(*pods: Object) -> str:
@@ -244,6 +246,72 @@ async def test_list_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatc
     server = PodServer(pod("p", terminated()))
     server.is_stalled = True
     assert await explanation(server, condition()) == [condition()]
+
+
+def crashing(name: str, restarts: int, code: int = 1, **more: Any) -> Object:
+    """A running pod whose container has crashed and was restarted."""
+    container = terminated(code=code, message=f"crash of {name}")
+    last = {"lastState": container["state"], "restartCount": restarts}
+    return pod(name, {**container, **last, "state": {"running": {}}}, phase="Running", **more)
+
+
+def failing_job(attempt: int = 0, uid: str = "job-1") -> Object:
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train"}
+    return {
+        "metadata": {
+            "name": "train-node-0",
+            "namespace": "team",
+            "uid": uid,
+            "labels": {failed_pods.LABEL_ATTEMPT: str(attempt)},
+            "ownerReferences": [{**owner, "uid": "set-1", "controller": True}],
+        }
+    }
+
+
+async def remembered(server: PodServer, *jobs: Object) -> FailedPods:
+    """Return the failed pods after the Jobs were handled."""
+    found, stop = FailedPods(Client(server)), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(found.run(lambda: None, stop))
+        for each in jobs:
+            found.job_failing(each)
+        await at_rest()
+        stop.set()
+    return found
+
+
+async def message(found: FailedPods, restarts: int = 0) -> str:
+    job_set = {**JOB_SET, "status": {"restarts": restarts}}
+    [failed] = (await found.explain(job_set, Observed([condition()]))).conditions
+    return failed.message
+
+
+async def test_pods_that_restart_in_place_are_read_before_they_are_deleted() -> None:
+    pods = (crashing("a", 1), crashing("b", 6), crashing("c", 0))
+    server = PodServer(*pods)
+    found = await remembered(server, failing_job(), failing_job())
+    assert [each["labelSelector"] for each in server.queries] == ["job-name=train-node-0"]
+    server.error = TransportError("the pods are gone")
+    what = "pod b of replicated job node, container node: exit code 1: crash of b"
+    assert await message(found) == f"{MESSAGE}; first failure: {what}"
+
+
+async def test_failure_of_an_earlier_attempt_is_not_reported() -> None:
+    server = PodServer(crashing("a", 1))
+    found = await remembered(server, failing_job(attempt=0))
+    server.error = TransportError("the pods are gone")
+    assert await message(found, restarts=1) == MESSAGE
+
+
+async def test_later_failing_jobs_do_not_replace_the_first_of_an_attempt() -> None:
+    server = PodServer(crashing("a", 1))
+    server.error = refusal(500, "InternalError")
+    found = await remembered(server, failing_job())
+    assert await message(found) == MESSAGE
+    server.error = None
+    found = await remembered(server, *(failing_job(uid=str(each)) for each in range(500)))
+    assert len(server.queries) == 2 + failed_pods.QUEUE
+    assert "pod a of" in await message(found)
 
 
 async def test_message_that_would_be_too_long_is_unchanged() -> None:
