@@ -55,6 +55,7 @@ CONTROLLER_REVISIONS: Final = Resource(
 )
 
 JOBS: Final = _foreign("batch", "v1", "Job", "jobs")
+PODS: Final = _foreign("", "v1", "Pod", "pods")
 JOB_SETS: Final = _foreign("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 COSCHEDULING_POD_GROUPS: Final = _foreign(
     "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"

@@ -69,6 +69,7 @@ def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
         "resourceclaimtemplates.resource.k8s.io": READ,
         "jobs.batch": READ,
         "events": {*READ, *WRITE},
+        "pods": {"list"},
         "secrets": WRITE,
         "configmaps": {"get", *READ, *WRITE},
         **{gang: {"get", *READ, *WRITE} for gang in GANGS},

@@ -55,6 +55,7 @@ def unpinned(runtime: Object) -> Any:
     spec = copy.deepcopy(runtime["spec"])
     for container in containers_of({"spec": spec}):
         image = container["image"].removeprefix("docker.io/").removesuffix(":v2.1.0")
+        container.pop("terminationMessagePolicy", None)
         container["image"] = "" if runtime["metadata"]["name"] == WITH_CACHE else image
         for variable in container.get("env", ()):
             variable["value"] = variable.get("value", "").removesuffix(":v2.1.0")
@@ -77,7 +78,13 @@ def test_the_plain_one_runs_anything(rendered: Rendering) -> None:
     plain = runtimes_of(rendered())["plain"]
     assert plain["metadata"]["labels"] == {"trainer.kubeflow.org/framework": "plain"}
     assert plain["spec"]["mlPolicy"] == {"numNodes": 1}
-    assert list(node_of(plain)) == ["name", "image"]
+    assert list(node_of(plain)) == ["name", "image", "terminationMessagePolicy"]
+
+
+def test_containers_report_their_last_output_when_they_fail(rendered: Rendering) -> None:
+    for runtime in runtimes_of(rendered(ALL)).values():
+        policies = {each["terminationMessagePolicy"] for each in containers_of(runtime)}
+        assert policies == {"FallbackToLogsOnError"}
 
 
 def test_clients_of_all_releases_can_decode_them(rendered: Rendering) -> None:

@@ -47,6 +47,11 @@ written is limited further by templates/policy.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list, watch]
+# When a JobSet or one of its Jobs fails, its pods are listed once: the status of the TrainJob reports
+# which failed first, with its exit code and last message.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
 # Failures of TrainJobs are reported as Events; the count of repeated ones is patched. Pods that are
 # not created, because Pod Security or a quota forbids them, are only reported by Events of their
 # Jobs, so these are watched.

@@ -63,6 +63,8 @@ A job with one container. Takes a dict: root, name, image, path and optionally
           containers:
           - name: {{ .container | default .name }}
             {{- include "kftrainer.runtimeImage" . | nindent 12 }}
+            {{- /* The status of a TrainJob that failed ends with the last line of this message. */}}
+            terminationMessagePolicy: FallbackToLogsOnError
             {{- with .rest }}
             {{- toYaml . | nindent 12 }}
             {{- end }}

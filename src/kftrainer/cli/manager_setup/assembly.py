@@ -38,6 +38,7 @@ from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
+from kftrainer.controllers.trainjob.jobset.failed_pods import FailedPods
 from kftrainer.controllers.trainjob.jobset.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.reconciler import ReadyPods, TrainJobReconciler
 from kftrainer.controllers.trainjob.runtime_revisions import RuntimeRevisions
@@ -210,6 +211,7 @@ class Assembly:
         )
         own_status = OwnStatusWrites()
         refused_pods = self._refused_pods()
+        failed_pods = FailedPods(self._client)
         training, job_watch = training_watch(
             self._client,
             self._cache,
@@ -217,9 +219,10 @@ class Assembly:
             clock=self._clock,
             namespaces=self._options.namespaces,
             on_ready_pods=self._ready_pods_changed,
+            on_failing=failed_pods.job_failing,
         )
         reconciler = self._train_job_reconciler(
-            recorder, barrier, own_status, refused_pods, job_watch.ready_pods
+            recorder, barrier, own_status, (refused_pods, failed_pods), job_watch.ready_pods
         )
         jobs = self._jobs = self._train_job_controller(reconciler, own_status)
         webhooks = self._webhooks() if self._configuration.webhook.port else None
@@ -234,6 +237,7 @@ class Assembly:
                     barrier,
                     jobs,
                     refused_pods,
+                    failed_pods,
                     self._resync(jobs),
                     *self._runtime_controllers(),
                     self._revision_collector(),
@@ -354,9 +358,10 @@ class Assembly:
         recorder: EventRecorder,
         barrier: CacheBarrier,
         own_status: OwnStatusWrites,
-        refused_pods: RefusedPods,
+        pods: tuple[RefusedPods, FailedPods],
         ready_pods: ReadyPods,
     ) -> TrainJobReconciler:
+        refused_pods, failed_pods = pods
         return TrainJobReconciler(
             self._client,
             self._view,
@@ -366,6 +371,7 @@ class Assembly:
             clock=self._clock,
             own_status=own_status,
             refused_pods=refused_pods,
+            failed_pods=failed_pods,
             ready_pods=ready_pods,
             revisions=self._revisions,
         )

@@ -11,7 +11,7 @@ from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.controllers.metrics.job_watch import JobWatch
 from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
@@ -28,7 +28,7 @@ def export_build_info(registry: CollectorRegistry) -> None:
     family.labels(version("kftrainer"), platform.python_version()).set(1)
 
 
-def training_watch(
+def training_watch(  # noqa: PLR0913  the dependencies of both
     client: Client,
     cache: Cache,
     metrics: Metrics,
@@ -36,6 +36,7 @@ def training_watch(
     clock: Clock,
     namespaces: Sequence[str] = (),
     on_ready_pods: Callable[[ObjectKey], None],
+    on_failing: Callable[[Manifest], None],
 ) -> tuple[TrainJobObserver, JobWatch]:
     """Return the Runnable that measures TrainJobs, for the leader, and its watch on Jobs."""
     counts = TrainJobCounts(JobHistograms(metrics.registry))
@@ -47,5 +48,6 @@ def training_watch(
         metrics=metrics,
         namespaces=namespaces,
         on_ready_pods=on_ready_pods,
+        on_failing=on_failing,
     )
     return TrainJobObserver(counts, cache, metrics.registry, job_watch, clock=clock), job_watch

@@ -1,4 +1,4 @@
-"""Watches the Jobs of TrainJobs: for the first pod that runs, and for the number of ready pods.
+"""Watches the Jobs of TrainJobs: for the first pod, the number of ready pods, and failures.
 
 The status of a JobSet cannot replace this watch: its `ready` counts the Jobs whose pods are all
 ready, which for a training on many nodes may be hours after the first pod, and its `active` also
@@ -35,8 +35,8 @@ METRIC = "kftrainer_trainjob_first_pod_running_seconds"
 NODES_INCOMPLETE = "status.nodes counts only the nodes of Jobs whose pods are all ready"
 
 
-def _ignore(_key: ObjectKey) -> None:
-    """Ignore the change of a JobSet's ready pods."""
+def _ignore(_: object) -> None:
+    """Ignore the change of a JobSet's ready pods, or a Job that is failing."""
 
 
 class JobWatch:
@@ -58,6 +58,7 @@ class JobWatch:
         metrics: Metrics,
         namespaces: Sequence[str] = (),
         on_ready_pods: Callable[[ObjectKey], None] = _ignore,
+        on_failing: Callable[[Manifest], None] = _ignore,
     ) -> None:
         self._counts = counts
         self._cache = cache
@@ -65,6 +66,7 @@ class JobWatch:
         self._clock = clock
         self._namespaces = namespaces
         self._on_ready_pods = on_ready_pods
+        self._on_failing = on_failing  # called with Jobs whose pods are about to be deleted
         self._is_refused = False  # also if the watch has failed
         self._unknown: set[ObjectKey] = set()  # JobSets whose ready pods were not known yet
         self._informers: dict[str | None, Informer[Manifest]] = {}
@@ -134,6 +136,11 @@ class JobWatch:
         return not informer.has_synced and informer.refusal is None
 
     def _is_kept(self, manifest: Manifest) -> bool:
+        if loses_its_pods(manifest):
+            metadata = manifest["metadata"]
+            job_set = metadata_of_job_set(self._cache, _job_set_of(metadata))
+            if job_set is not None and is_controlled_by(metadata, job_set["uid"]):
+                self._on_failing(manifest)
         return has_some_ready_pods(manifest) or self.is_awaited(manifest)
 
     def ready_pods(self, job_set: Manifest) -> Mapping[str, int] | None:
@@ -204,6 +211,16 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     except NotCachedError:
         return None
     return None if seen is None else seen.metadata
+
+
+def loses_its_pods(job: Manifest) -> bool:
+    """Whether a Job is failing whose pods are then deleted, because they restart in place."""
+    template = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
+    if template.get("restartPolicy") != "OnFailure":
+        return False
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    true = {each.get("type") for each in conditions if each.get("status") == "True"}
+    return "FailureTarget" in true and "Failed" not in true
 
 
 def _has_unready_jobs(job_set: Manifest) -> bool:

@@ -31,6 +31,7 @@ from kftrainer.controllers.trainjob.failures import (
     failure_of,
 )
 from kftrainer.controllers.trainjob.jobset.deleted_jobsets import DeletedJobSets
+from kftrainer.controllers.trainjob.jobset.failed_pods import FailedPods
 from kftrainer.controllers.trainjob.jobset.identity import Identity, JobSetIdentifier, OwnJobSets
 from kftrainer.controllers.trainjob.jobset.refused_pods import CHECK_EVERY, RefusedPods
 from kftrainer.controllers.trainjob.jobset.update import (
@@ -134,6 +135,7 @@ class TrainJobReconciler:
         clock: Clock,
         own_status: OwnStatusWrites,
         refused_pods: RefusedPods,
+        failed_pods: FailedPods,
         revisions: RuntimeRevisions,
         ready_pods: ReadyPods = no_ready_pods,
     ) -> None:
@@ -143,6 +145,7 @@ class TrainJobReconciler:
         self._clock = clock
         self._barrier = barrier
         self._refused_pods = refused_pods
+        self._failed_pods = failed_pods
         self._ready_pods = ready_pods
         self._deadlines = Deadlines(clock)
         self._revisions = revisions
@@ -437,11 +440,7 @@ class TrainJobReconciler:
         if outcome.failure is None and outcome.ended is None and not is_finished(job):
             outcome = await self._check_pods(job, outcome)
         job = self._revisions.with_begun(stored, self._own_job_sets.with_newest(job))
-        observed = (
-            outcome.ended
-            or self._planner.observe(job, self._view)
-            or self._planner.observe_foreign(job, identity.foreign)
-        )
+        observed = outcome.ended or await self._observe(job, identity)
         is_observable = self._view.is_complete(JOB_SETS, job.metadata.namespace)
         nodes = self._nodes(job)
         if observed is None and is_observable and failed_by_deadline(job):
@@ -469,6 +468,16 @@ class TrainJobReconciler:
         if is_to_be_confirmed(wanted.state, wanted.jobs, wanted.nodes):
             pause = CONFIRM_AFTER if pause is None else min(pause, CONFIRM_AFTER)
         return result_of(outcome, pause, deadline)
+
+    async def _observe(self, job: TrainJob, identity: Identity) -> Observed | None:
+        """Return the observed status; that of a JobSet that has just failed, with the reason."""
+        observed = self._planner.observe(job, self._view)
+        if observed is None:
+            return self._planner.observe_foreign(job, identity.foreign)
+        own = own_job_set(job, self._view)
+        if own is None or is_finished(job):
+            return observed
+        return await self._failed_pods.explain(own, observed)
 
     def _nodes(self, job: TrainJob) -> NodesStatus | None:
         """Return the nodes of the TrainJob's own JobSet; None if they are not known."""

@@ -14,7 +14,12 @@ from structlog.testing import capture_logs
 from kftrainer.api.resources import JOB_SETS, JOBS, TRAIN_JOBS
 from kftrainer.controllers.metrics.collectors import JobHistograms
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.job_watch import LABEL_JOB_SET, RECHECK_AFTER, JobWatch
+from kftrainer.controllers.metrics.job_watch import (
+    LABEL_JOB_SET,
+    RECHECK_AFTER,
+    JobWatch,
+    loses_its_pods,
+)
 from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, TransportError
@@ -281,6 +286,7 @@ def job_watch(
     harness: Harness,
     client: Client | None = None,
     on_ready_pods: Callable[[ObjectKey], None] = lambda _: None,
+    on_failing: Callable[[Any], None] = lambda _: None,
 ) -> JobWatch:
     return JobWatch(
         harness.counts,
@@ -289,6 +295,7 @@ def job_watch(
         clock=harness.clock,
         metrics=Metrics(),
         on_ready_pods=on_ready_pods,
+        on_failing=on_failing,
     )
 
 
@@ -425,6 +432,46 @@ async def test_pods_that_the_status_reports_first_are_not_measured(
 def job_set(**numbers: int) -> Manifest:
     rows = [{"name": "node", **numbers}]
     return {**an_object("s", owner="1"), "status": {"replicatedJobsStatus": rows}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "conditions", "is_reported"),
+    [
+        ("OnFailure", {"FailureTarget": "True"}, True),
+        ("OnFailure", {"FailureTarget": "False"}, False),
+        ("OnFailure", {"FailureTarget": "True", "Failed": "True"}, False),
+        ("OnFailure", {}, False),
+        ("Never", {"FailureTarget": "True"}, False),
+    ],
+)
+def test_job_is_reported_before_its_pods_are_deleted(
+    policy: str, conditions: dict[str, str], is_reported: bool
+) -> None:
+    found = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    spec = {"template": {"spec": {"restartPolicy": policy}}}
+    assert loses_its_pods({"spec": spec, "status": {"conditions": found}}) == is_reported
+
+
+@pytest.mark.parametrize(("owner", "is_reported"), [("s", True), ("other", False)])
+async def test_only_failing_jobs_of_job_sets_are_reported(
+    harness: Harness, owner: str, is_reported: bool
+) -> None:
+    reported = list[Any]()
+    jobs = Jobs()
+    watching = job_watch(harness, jobs, on_failing=reported.append)
+    async with harness.leading(), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        harness.sets.put(an_object("s", owner="1"))
+        await jobs.all_shown()
+        job = an_object("j", owner, status={})
+        job["metadata"] |= {"resourceVersion": "7"}
+        job["spec"] = {"template": {"spec": {"restartPolicy": "OnFailure"}}}
+        job["status"] = {"conditions": [{"type": "FailureTarget", "status": "True"}]}
+        await jobs.send(Upserted(job, added=True))
+        task.cancel()
+    assert [each["metadata"]["name"] for each in reported] == (
+        [job["metadata"]["name"]] * is_reported
+    )
 
 
 async def test_ready_pods_are_not_known_before_all_jobs_have_been_listed(harness: Harness) -> None:
