@@ -135,8 +135,7 @@ class Pods:
 
 
 async def environment_of(kind: MPIKind) -> Path:
-    with open("/dev/stderr", "w", encoding="utf-8") as stderr:
-        return await mpi_environment(kind, Progress(stderr))
+    return await mpi_environment(kind, Progress(sys.stderr))
 
 
 def ranks(output: str) -> tuple[list[int], Counter[str], set[str]]:

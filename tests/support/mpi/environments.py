@@ -75,11 +75,11 @@ def base_folder() -> Path:
 
 async def _create(folder: Path, kind: MPIKind, locks: Sequence[Path]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    await _run(sys.executable, "-m", "venv", "--clear", str(folder))
+    await _run(sys.executable, "-I", "-m", "venv", "--clear", str(folder))
     python = str(folder / "bin" / "python")
     requirements = [part for lock in locks for part in ("--requirement", str(lock))]
     options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
-    await _run(python, "-m", "pip", "install", *options, *requirements)
+    await _run(python, "-I", "-m", "pip", "install", *options, *requirements)
     path = f"{folder / 'bin'}:{SYSTEM_PATH}"
     settings = {"PATH": path} | ({"OPAL_PREFIX": str(folder)} if kind == "openmpi4" else {})
     arguments = {"sshd": [f"-oSetEnv={name}={value}" for name, value in settings.items()]}

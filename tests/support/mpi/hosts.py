@@ -40,7 +40,7 @@ def main() -> int:
     *servers, (_, last) = [(host, start(host, index)) for index, host in enumerate(hosts)]
     for host, server in servers:
         go(server)
-        wait_for_ssh(host["address"])
+        wait_for_ssh(host["address"], server)
     go(last)
     return last.wait()
 
@@ -64,12 +64,14 @@ def go(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
-def wait_for_ssh(address: str) -> None:
+def wait_for_ssh(address: str, server: subprocess.Popen[bytes]) -> None:
     """Wait until the host accepts connections."""
     for _ in range(LISTENING_WITHIN * 10):
         try:
             socket.create_connection((address, SSH_PORT), timeout=1).close()
         except OSError:
+            if server.poll() is not None:
+                break
             time.sleep(0.1)
         else:
             return
