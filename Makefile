@@ -45,6 +45,10 @@ test-clients: $(READY) $(SDKS:%=.clientsenv/%/.ready)  ## Test released Kubeflow
 	@.clientsenv/$*/bin/pip install --quiet --disable-pip-version-check kubeflow==$* $(TYPES_$*)
 	@touch $@
 
+.PHONY: test-mpi
+test-mpi: $(READY)  ## Test Open MPI 4 and 5, MPICH and Intel MPI from PyPI on network namespaces
+	@$(BIN)/pytest tests/mpi $(FLAGS)
+
 .PHONY: dev
 dev: $(READY)  ## Run the manager on a local control plane; NAME=… selects the control plane, FLAGS='…' passes flags to the manager
 	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(FLAGS)

@@ -89,8 +89,11 @@ class MPIPolicy(KubeModel):
         Int32, Field(ge=1, description="Number of processes, and of MPI slots, per node.")
     ] = 1
     mpi_implementation: Annotated[
-        Literal["OpenMPI", ""],
-        Field(description="The MPI implementation; empty means OpenMPI."),
+        Literal["OpenMPI", "Intel", "MPICH", ""],
+        Field(
+            description="The MPI implementation, whose mpirun gets its variables and its form of "
+            "the hostfile; empty means OpenMPI."
+        ),
     ] = "OpenMPI"
     ssh_auth_mount_path: Annotated[
         str,

@@ -267,9 +267,9 @@ RUNTIMES: dict[str, tuple[Object, str, str]] = {
         "should be greater than or equal to 1",
     ),
     "an MPI that is not there": (
-        {"mlPolicy": {"mpi": {"mpiImplementation": "Intel"}}},
+        {"mlPolicy": {"mpi": {"mpiImplementation": "LAM"}}},
         "spec.mlPolicy.mpi.mpiImplementation",
-        'supported values: "OpenMPI", ""',
+        'supported values: "OpenMPI", "Intel", "MPICH", ""',
     ),
     "an endless path": (
         {"mlPolicy": {"mpi": {"sshAuthMountPath": "/" * 4097}}},

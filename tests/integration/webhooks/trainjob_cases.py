@@ -691,6 +691,10 @@ MPI = (
             "OMPI_MCA_orte_keep_fqdn_hostnames",
             "OMPI_MCA_orte_set_default_slots",
             "OMPI_MCA_plm_rsh_args",
+            "PRTE_MCA_prte_default_hostfile",
+            "PRTE_MCA_prte_keep_fqdn_hostnames",
+            "PRTE_MCA_prte_set_default_slots",
+            "PRTE_MCA_plm_ssh_args",
         )
     ),
     JobCase(

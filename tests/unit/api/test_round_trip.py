@@ -121,7 +121,7 @@ runtime_spec = objects(
         torch=objects(numProcPerNode=processes),
         mpi=objects(
             numProcPerNode=counts,
-            mpiImplementation=st.sampled_from(["OpenMPI", ""]),
+            mpiImplementation=st.sampled_from(["OpenMPI", "Intel", "MPICH", ""]),
             sshAuthMountPath=words,
             runLauncherAsNode=st.booleans(),
         ),

@@ -28,7 +28,7 @@ def test_the_template_is_not_walked() -> None:
         ({"torch": {"numProcPerNode": "many"}}, "spec.mlPolicy.torch.numProcPerNode: must be auto"),
         ({"mpi": {"numProcPerNode": 0}}, "spec.mlPolicy.mpi.numProcPerNode: must be at least 1"),
         (
-            {"mpi": {"mpiImplementation": "Intel"}},
+            {"mpi": {"mpiImplementation": "LAM"}},
             "spec.mlPolicy.mpi.mpiImplementation: must be one",
         ),
         ({"numNodes": "2"}, "spec.mlPolicy.numNodes: must be an integer"),

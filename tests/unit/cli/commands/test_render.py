@@ -346,7 +346,7 @@ BAD_RUNTIMES = {
         ["spec.podGroupPolicy"],
     ),
     "an unknown MPI implementation": (
-        mpi_runtime(mpiImplementation="MPICH"),
+        mpi_runtime(mpiImplementation="LAM"),
         ["spec.mlPolicy.mpi.mpiImplementation"],
     ),
     "text for a list": (

@@ -1,7 +1,7 @@
 """MPI plugin: a hostfile for the launcher, and SSH keys for launcher and nodes."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -32,12 +32,22 @@ from kftrainer.runtime.info import (
     RUNTIME,
     AnyRuntime,
     Info,
+    claimed_job_set,
     key_of_job,
     runs,
     trainer_container,
 )
 from kftrainer.runtime.object_builders import Piece, env_var, owned
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.plugins.mpi.implementations import (
+    HOSTFILE,
+    HOSTFILE_DIRECTORY,
+    LARGEST_FLAT_LAUNCH,
+    SLOTS,
+    Variable,
+    implementation_of,
+    reserved_variables,
+)
 from kftrainer.runtime.plugins.mpi.layout import layout_of
 from kftrainer.runtime.plugins.mpi.rules import MPIRule
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
@@ -49,18 +59,11 @@ from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.trainjob_warnings import oversubscribed_devices
 
-# Environment variables that OpenMPI reads.
-HOSTFILE_ENV = "OMPI_MCA_orte_default_hostfile"
-KEEP_FQDN_ENV = "OMPI_MCA_orte_keep_fqdn_hostnames"
-SLOTS_ENV = "OMPI_MCA_orte_set_default_slots"
-SSH_ARGS_ENV = "OMPI_MCA_plm_rsh_args"
-OPEN_MPI_ENV = (HOSTFILE_ENV, KEEP_FQDN_ENV, SLOTS_ENV, SSH_ARGS_ENV)
 KEYS = "mpi-ssh-auth"  # name of the volume and suffix of the Secret's name
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
+SourcedVariable = tuple[str, str, str]  # name, value, and the field that the value comes from
 HOSTFILE_VOLUME = "mpi-hostfile"  # name of the volume and suffix of the ConfigMap's name
-HOSTFILE = "hostfile"
-HOSTFILE_DIRECTORY = "/etc/mpi"
 READABLE_BY_ALL = 0o444
 # Files of a volume belong to root, and ssh rejects its user's keys if others can read them.
 HOME_OF_ROOT, OWNER_ONLY = "/root/", 0o600
@@ -89,7 +92,7 @@ class MPI(
     WatchExtension,
     RBACExtension,
 ):
-    """Prepare a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
+    """Prepare a launcher and its workers, for runtimes with an mpi policy."""
 
     name: ClassVar[str] = "MPI"
 
@@ -99,13 +102,15 @@ class MPI(
         if not isinstance(policy, MPIPolicy):
             return
         _refuse(info, job, policy)
-        info.reserved_env.update(OPEN_MPI_ENV)
         _count_workers(info, job)
+        variables, defaults = _variables(info, job, policy)
+        info.reserved_env.update(name for name, _, _ in variables)
         for pod_set in info.pod_sets:
             if pod_set.name in CONTAINERS:
                 _add_keys(pod_set, job, policy)
             if pod_set.name == names.JOB_LAUNCHER:
-                _add_hostfile(pod_set, job, *_slots(info, job, policy))
+                _add_hostfile(pod_set, job)
+                _set_variables(pod_set, variables, defaults)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """Return the Secret unless ours exists, and the hostfile unless it may be in use."""
@@ -146,7 +151,12 @@ class MPI(
             findings.add_errors(invalid("spec.runtimeRef", reference, detail, rule=rule))
         findings.add_errors(
             *_train_job_errors(info, new, policy),
-            *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=MPIRule.MPI_RESERVED_ENV),
+            *reserved_env_errors(
+                info,
+                new,
+                reserved_variables(policy),
+                rule=MPIRule.MPI_RESERVED_ENV,
+            ),
         )
         findings.add_warnings(
             *oversubscribed_devices(
@@ -249,19 +259,68 @@ def _add_keys(pod_set: PodSet, job: TrainJob, policy: MPIPolicy) -> None:
         )
 
 
-def _add_hostfile(launcher: PodSet, job: TrainJob, slots: int, slots_source: str) -> None:
+def _add_hostfile(launcher: PodSet, job: TrainJob) -> None:
     item = {"key": HOSTFILE, "path": HOSTFILE, "mode": READABLE_BY_ALL}
     config_map = {"name": _name(job, HOSTFILE_VOLUME), "items": [item]}
     launcher.add_volume({"name": HOSTFILE_VOLUME, "configMap": config_map}, POLICY)
     for container in _containers(launcher):
         container.mount({"name": HOSTFILE_VOLUME, "mountPath": HOSTFILE_DIRECTORY}, POLICY)
-        for name, value, source in (
-            (HOSTFILE_ENV, f"{HOSTFILE_DIRECTORY}/{HOSTFILE}", POLICY),
-            (KEEP_FQDN_ENV, "true", POLICY),
-            (SLOTS_ENV, slots, slots_source),
-            (SSH_ARGS_ENV, "-o ConnectionAttempts=10", POLICY),
-        ):
-            container.set_env(env_var(name, value), source)
+
+
+def _variables(
+    info: Info, job: TrainJob, policy: MPIPolicy
+) -> tuple[Sequence[SourcedVariable], Sequence[SourcedVariable]]:
+    """Return the reserved variables of the launcher, and defaults of other variables.
+
+    The environment of an existing JobSet is immutable. If an earlier release created it, without
+    the newer variables, they are not planned, so that the plan still equals the JobSet.
+    """
+    implementation = implementation_of(policy)
+    slots, source = _slots(info, job, policy)
+
+    def sourced(variables: Iterable[Variable]) -> list[SourcedVariable]:
+        return [
+            (name, str(slots), source) if value is SLOTS else (name, value, POLICY)
+            for name, value in variables
+        ]
+
+    reserved = sourced(implementation.variables)
+    newer = sourced(implementation.newer_variables)
+    if not _live_launcher_has(newer, job, info):
+        return reserved, ()
+    defaults = list[Variable]()
+    if sum(each.total for each in _nodes(info, policy)) > LARGEST_FLAT_LAUNCH:
+        defaults += implementation.defaults_of_large_jobs
+    launcher = info.pod_set(names.JOB_LAUNCHER)
+    if launcher is not None and not launcher.spec.get("hostNetwork"):
+        defaults += implementation.defaults_of_pod_networks
+    return [*reserved, *newer], sourced(defaults)
+
+
+def _live_launcher_has(variables: Sequence[SourcedVariable], job: TrainJob, info: Info) -> bool:
+    """Whether the launcher of the live JobSet has the variables; true if there is no JobSet."""
+    job_set = claimed_job_set(job, info.existing)
+    if job_set is None:
+        return True
+    wanted = {name: value for name, value, _ in variables}
+    for replicated_job in job_set["spec"].get("replicatedJobs") or ():
+        if replicated_job["name"] == names.JOB_LAUNCHER:
+            for container in replicated_job["template"]["spec"]["template"]["spec"]["containers"]:
+                env = {each["name"]: each.get("value") for each in container.get("env") or ()}
+                if container["name"] in CONTAINERS[names.JOB_LAUNCHER]:
+                    return wanted.items() <= env.items()
+    return False
+
+
+def _set_variables(
+    launcher: PodSet, variables: Sequence[SourcedVariable], defaults: Sequence[SourcedVariable]
+) -> None:
+    for container in _containers(launcher):
+        present = {each.get("name") for each in container.env}
+        missing = [each for each in defaults if each[0] not in present]
+        container.set_envs(
+            [(env_var(name, value), source) for name, value, source in (*variables, *missing)]
+        )
 
 
 def _containers(pod_set: PodSet) -> list[Container]:
@@ -270,11 +329,9 @@ def _containers(pod_set: PodSet) -> list[Container]:
 
 def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
     """Return the hostfile, with a line for each node in the order of the template."""
-    nodes = {names.JOB_NODE, *([names.JOB_LAUNCHER] if policy.run_launcher_as_node else [])}
-    hosts = chain.from_iterable(each.endpoints for each in info.pod_sets if each.name in nodes)
-    tail = f" slots={_slots(info, job, policy)[0]}\n"
+    tail = f"{implementation_of(policy).slots_separator}{_slots(info, job, policy)[0]}\n"
     # More lines than that always exceed the limit, so they are not created.
-    some = islice(hosts, LARGEST_CONFIG_MAP // len(tail) + 1)
+    some = islice(_hosts(info, policy), LARGEST_CONFIG_MAP // len(tail) + 1)
     hostfile = tail.join(chain(some, ("",)))
     if len(hostfile) > LARGEST_CONFIG_MAP:
         detail = "the hostfile for this number of nodes does not fit into a ConfigMap"
@@ -282,6 +339,21 @@ def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
         error = invalid(NUM_NODES, _num_nodes(info, job), detail, rule=rule)
         raise InvalidTrainJobError(subject_of(job), error)
     return hostfile
+
+
+def _hosts(info: Info, policy: MPIPolicy) -> Iterator[str]:
+    """Yield the host names of the nodes."""
+    has_short_launcher = implementation_of(policy).has_short_launcher
+    for pod_set in _nodes(info, policy):
+        for host in pod_set.endpoints:
+            is_short = has_short_launcher and pod_set.name == names.JOB_LAUNCHER
+            yield host.partition(".")[0] if is_short else host
+
+
+def _nodes(info: Info, policy: MPIPolicy) -> list[PodSet]:
+    """Return the PodSets whose pods are hosts, in the order of the template."""
+    nodes = {names.JOB_NODE, *([names.JOB_LAUNCHER] if policy.run_launcher_as_node else [])}
+    return [each for each in info.pod_sets if each.name in nodes]
 
 
 def _with_keys(secret: Piece) -> Manifest:

@@ -227,3 +227,28 @@ def test_jobset_with_a_queue_of_its_own_is_only_modified_to_suspend_it() -> None
     assert job_set_in(fit(SUSPENDED, TORCH, there))["spec"]["suspend"] is True
     resumed["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
     assert job_set_in(fit(resumed, TORCH, there))["spec"]["suspend"] is False
+
+
+def created_without(prefix: str, job: Object, on: Object) -> Object:
+    """The JobSet of a release that did not set the variables with this prefix."""
+    planned = copy.deepcopy(plan(job, on)["JobSet"])
+    container = container_of(planned, "launcher")
+    container["env"] = [each for each in container["env"] if not each["name"].startswith(prefix)]
+    objects = [PlannedObject(JOB_SETS, planned)]
+    jobset: Object = job_set_in(applicable_plan(objects, TrainJob.parse(job), GivenObjects([])))
+    return jobset
+
+
+def test_jobset_without_the_variables_of_open_mpi_5_is_resumed_as_planned() -> None:
+    suspended = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    there = created_without("PRTE_", suspended, MPI)
+    resumed = job_on(MPI, trainer={"numNodes": 2})
+    objects = plan(resumed, MPI, there)
+    found = applicable_plan(
+        [PlannedObject(JOB_SETS, objects["JobSet"])],
+        TrainJob.parse(resumed),
+        GivenObjects([there]),
+    )
+    assert (found.kept, found.is_as_planned) == (None, True)
+    assert job_set_in(found)["spec"] == {**there["spec"], "suspend": False}
+    assert marks(job_set_in(found)) == {ANNOTATION_BEGUN_AS}

@@ -1,3 +1,4 @@
+import copy
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,23 @@ OPEN_MPI = [
     {"name": "OMPI_MCA_orte_keep_fqdn_hostnames", "value": "true"},
     {"name": "OMPI_MCA_orte_set_default_slots", "value": "1"},
     {"name": "OMPI_MCA_plm_rsh_args", "value": "-o ConnectionAttempts=10"},
+    {"name": "PRTE_MCA_prte_default_hostfile", "value": "/etc/mpi/hostfile"},
+    {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "false"},
+    {"name": "PRTE_MCA_prte_set_default_slots", "value": "1"},
+    {"name": "PRTE_MCA_plm_ssh_args", "value": "-o ConnectionAttempts=10"},
+]
+OPEN_MPI_4, OPEN_MPI_5 = OPEN_MPI[:4], OPEN_MPI[4:]
+INTEL = [
+    {"name": "I_MPI_HYDRA_HOST_FILE", "value": "/etc/mpi/hostfile"},
+    {"name": "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", "value": "-o ConnectionAttempts=10"},
+    {"name": "I_MPI_PERHOST", "value": "2"},
+    {"name": "I_MPI_HYDRA_IFACE", "value": "eth0"},
+]
+MPICH = [
+    {"name": "HYDRA_HOST_FILE", "value": "/etc/mpi/hostfile"},
+    {"name": "HYDRA_LAUNCH_EXTRA_ARGS", "value": "-o ConnectionAttempts=10"},
+    {"name": "HYDRA_LAUNCHER_EXTRA_ARGS", "value": "-o ConnectionAttempts=10"},
+    {"name": "HYDRA_IFACE", "value": "eth0"},
 ]
 KEYS_MOUNT = {"name": "mpi-ssh-auth", "mountPath": "/root/.ssh"}
 HOSTFILE_MOUNT = {"name": "mpi-hostfile", "mountPath": "/etc/mpi"}
@@ -143,7 +161,7 @@ def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
     planned_jobset = plan(job_on(document), document)["JobSet"]
     container, pod = container_of(planned_jobset, "launcher"), pod_of(planned_jobset, "launcher")
     assert (container["env"], container["volumeMounts"], pod["volumes"]) == (
-        [first, OPEN_MPI[2], last, OPEN_MPI[0], OPEN_MPI[1], OPEN_MPI[3]],
+        [first, OPEN_MPI[2], last, OPEN_MPI[0], OPEN_MPI[1], OPEN_MPI[3], *OPEN_MPI_5],
         [KEYS_MOUNT, HOSTFILE_MOUNT],
         [HOSTFILE_VOLUME, data, KEYS_VOLUME],
     )
@@ -213,6 +231,95 @@ def test_mpi_environment_has_precedence_over_the_jobs_on_all_nodes() -> None:
     planned_jobset = plan(job_on(document, trainer={"env": own}), document)["JobSet"]
     assert container_of(planned_jobset, "launcher")["env"] == OPEN_MPI
     assert "env" not in container_of(planned_jobset)
+
+
+# Implementations.
+
+
+def launcher_env(document: Object, *others: Object, **trainer: Any) -> list[Object]:
+    """The variables of the launcher of a TrainJob that is suspended."""
+    job_set = plan(job_on(document, trainer=trainer, suspend=True), document, *others)["JobSet"]
+    found: list[Object] = container_of(job_set, "launcher")["env"]
+    return found
+
+
+@pytest.mark.parametrize(("implementation", "env"), [("Intel", INTEL), ("MPICH", MPICH)])
+@pytest.mark.parametrize("as_node", [False, True])
+def test_launcher_gets_the_variables_of_its_implementation(
+    implementation: str, env: list[Object], as_node: bool
+) -> None:
+    document = mpi(mpiImplementation=implementation, numProcPerNode=2, runLauncherAsNode=as_node)
+    assert error_messages(job_on(document), document) == []
+    assert launcher_env(document) == env
+
+
+@pytest.mark.parametrize(("implementation", "env"), [("Intel", INTEL), ("MPICH", MPICH)])
+def test_variables_of_the_implementation_are_reserved_except_the_interface(
+    implementation: str, env: list[Object]
+) -> None:
+    document = mpi(mpiImplementation=implementation, numProcPerNode=2)
+    mine = [{"name": each["name"], "value": "mine"} for each in [*env, *OPEN_MPI]]
+    (error,) = findings(job_on(document, trainer={"env": mine}), document).errors
+    reserved = " ".join(sorted(each["name"] for each in env[:3]))
+    assert error.detail == (f"must not have reserved envs, invalid envs configured: [{reserved}]")
+    others = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
+    interface = {"name": env[3]["name"], "value": "mine"}
+    assert launcher_env(document, env=mine) == [*env[:3], interface, *others]
+
+
+def test_interface_of_the_template_is_kept() -> None:
+    interface = {"name": "HYDRA_IFACE", "value": "net1"}
+    document = mpi(launcher(env=[interface]), worker(), mpiImplementation="MPICH", numProcPerNode=2)
+    assert launcher_env(document) == [interface, *MPICH[:3]]
+
+
+def test_interface_is_not_set_on_the_network_of_the_host() -> None:
+    job = launcher()
+    job["template"]["spec"]["template"]["spec"]["hostNetwork"] = True
+    document = mpi(job, worker(), mpiImplementation="MPICH", numProcPerNode=2)
+    assert launcher_env(document) == MPICH[:3]
+
+
+@pytest.mark.parametrize(("nodes", "is_large"), [(64, False), (65, True), (2_000, True)])
+@pytest.mark.parametrize("as_node", [False, True])
+def test_launcher_of_open_mpi_connects_to_all_of_many_hosts(
+    nodes: int, is_large: bool, as_node: bool
+) -> None:
+    document = mpi(runLauncherAsNode=as_node)
+    flat = [{"name": "PRTE_MCA_plm_ssh_no_tree_spawn", "value": "true"}] if is_large else []
+    assert launcher_env(document, numNodes=nodes) == OPEN_MPI + flat
+    tree = [{"name": "PRTE_MCA_plm_ssh_no_tree_spawn", "value": "false"}]
+    assert launcher_env(document, numNodes=nodes, env=tree) == OPEN_MPI + tree
+
+
+def created(document: Object, *newer: Object) -> Object:
+    """The JobSet in the cluster, whose launcher has only these of the newer variables."""
+    job_set: Object = copy.deepcopy(plan(job_on(document, suspend=True), document)["JobSet"])
+    container = container_of(job_set, "launcher")
+    container["env"] = [*OPEN_MPI_4, *newer]
+    return job_set
+
+
+@pytest.mark.parametrize(
+    ("newer", "planned_env"),
+    [
+        (OPEN_MPI_5, OPEN_MPI),
+        ([], OPEN_MPI_4),
+        (OPEN_MPI_5[1:], OPEN_MPI_4),
+    ],
+)
+def test_variables_of_open_mpi_5_are_planned_only_if_the_jobset_has_them(
+    newer: list[Object], planned_env: list[Object]
+) -> None:
+    document = mpi()
+    assert launcher_env(document, created(document, *newer)) == planned_env
+
+
+def test_variables_of_open_mpi_5_are_not_reserved_in_a_jobset_without_them() -> None:
+    """A TrainJob of an earlier release may set them itself."""
+    document = mpi()
+    mine = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI_5]
+    assert launcher_env(document, created(document, *mine), env=mine) == OPEN_MPI_4 + mine
 
 
 # How many pods there are.
@@ -333,6 +440,22 @@ def test_hostfile_too_large_for_a_config_map_is_rejected() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("implementation", "launcher_host"),
+    [("Intel", "demo-launcher-0-0"), ("MPICH", "demo-launcher-0-0.demo")],
+)
+def test_hosts_of_hydra_are_separated_from_their_slots_by_a_colon(
+    implementation: str, launcher_host: str
+) -> None:
+    document = mpi(
+        nodes=2, mpiImplementation=implementation, numProcPerNode=4, runLauncherAsNode=True
+    )
+    assert hosts(plan(job_on(document), document)) == [
+        f"{launcher_host}:4",
+        "demo-node-0-0.demo:4",
+    ]
+
+
 # Slots.
 
 
@@ -356,7 +479,10 @@ def test_slots_are_specified_or_one_per_accelerator(
     planned_jobset = plan(job_on(document, trainer=trainer), document)
     assert hosts(planned_jobset) == [f"demo-node-0-0.demo slots={slots}"]
     env = container_of(planned_jobset["JobSet"], "launcher")["env"]
-    assert env[2] == {"name": "OMPI_MCA_orte_set_default_slots", "value": str(slots)}
+    assert (env[2], env[6]) == (
+        {"name": "OMPI_MCA_orte_set_default_slots", "value": str(slots)},
+        {"name": "PRTE_MCA_prte_set_default_slots", "value": str(slots)},
+    )
 
 
 def test_slots_are_counted_in_the_merged_resources() -> None:
@@ -552,15 +678,14 @@ def test_unknown_implementation_is_a_runtime_error() -> None:
     parsed = ClusterTrainingRuntime.parse(document)
     assert parsed.spec is not None
     assert parsed.spec.ml_policy is not None
-    unknown = MPIPolicy.model_construct(mpi_implementation="Intel")
+    unknown = MPIPolicy.model_construct(mpi_implementation="Other")
     ml_policy = parsed.spec.ml_policy.model_copy(update={"mpi": unknown})
     spec = parsed.spec.model_copy(update={"ml_policy": ml_policy})
     job = TrainJob.parse(job_on(document))
     info = new_info(job, parsed.model_copy(update={"spec": spec}), NO_OBJECTS)
     message = (
         "ClusterTrainingRuntime mlx-distributed: spec.mlPolicy.mpi.mpiImplementation: "
-        'Invalid value: "Intel": must be OpenMPI, which is the only implementation that is '
-        "supported"
+        'Invalid value: "Other": must be one of OpenMPI, Intel, MPICH'
     )
     with pytest.raises(InvalidRuntimeError) as refusal:
         MPI().enforce_ml_policy(info, job)
@@ -637,7 +762,9 @@ def test_variables_of_mpi_are_reserved() -> None:
         "spec.trainer.env",
         "must not have reserved envs, invalid envs configured: "
         "[OMPI_MCA_orte_default_hostfile OMPI_MCA_orte_keep_fqdn_hostnames "
-        "OMPI_MCA_orte_set_default_slots OMPI_MCA_plm_rsh_args]",
+        "OMPI_MCA_orte_set_default_slots OMPI_MCA_plm_rsh_args PRTE_MCA_plm_ssh_args "
+        "PRTE_MCA_prte_default_hostfile PRTE_MCA_prte_keep_fqdn_hostnames "
+        "PRTE_MCA_prte_set_default_slots]",
     )
 
 
