@@ -37,7 +37,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_documented_tests_pass(project: Path) -> None:
     done = python(project, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_documented_script_runs(project: Path) -> None:

@@ -26,6 +26,11 @@ class Shape:
     nodes: int = 0  # fake nodes, kept alive by kwok
     node_capacity: Mapping[str, str] = field(default_factory=lambda: NODE_CAPACITY)
     pod_seconds: float = 1.0  # how long a Job's pods run on the fake nodes
+    process_nodes: int = 0  # nodes whose pods are processes on this machine
+    process_node_resources: Mapping[str, str] = field(default_factory=dict)  # added to each
+    images: Mapping[str, Path] = field(default_factory=dict)  # virtual environments by image name
+    only_mapped_images: bool = False  # other image names are errors
+    crash_backoff: float = 10.0  # seconds before the second restart of a container, then doubled
     port: int | None = None  # of the API server; None selects a free one
     audit: bool = False  # enables the audit log of the API server
     service_proxy: bool = False  # the API server calls Services through a socket
@@ -58,6 +63,8 @@ class Shape:
         return {
             **asdict(self),
             "node_capacity": dict(self.node_capacity),
+            "process_node_resources": dict(self.process_node_resources),
+            "images": {name: str(folder.absolute()) for name, folder in self.images.items()},
             "admission_config": _text_of(self.admission_config),
             "crds": [source.name for source in self.crds],
             "crd_files": [str(file.absolute()) for file in self.crd_files],
@@ -70,6 +77,7 @@ class Shape:
         return cls(
             **{
                 **document,
+                "images": {name: Path(folder) for name, folder in document["images"].items()},
                 "admission_config": _path_of(document["admission_config"]),
                 "crds": tuple(known[name] for name in document["crds"]),
                 "crd_files": tuple(Path(file) for file in document["crd_files"]),
@@ -87,3 +95,4 @@ def _path_of(text: str | None) -> Path | None:
 
 BARE = Shape()
 FULL = Shape(controllers=True, jobset=True, nodes=4)
+PROCESSES = Shape(controllers=True, jobset=True, process_nodes=2, crash_backoff=1.0)

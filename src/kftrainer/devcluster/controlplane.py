@@ -10,9 +10,9 @@ from kftrainer.devcluster.artifacts import binaries, manifests
 from kftrainer.devcluster.artifacts.manifests import Document
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.cluster_options import BARE, Shape
-from kftrainer.devcluster.components import jobset, kubernetes, kwok
+from kftrainer.devcluster.components import jobset, kubelet, kubernetes, kwok
 from kftrainer.devcluster.environment import ADMIN, ADMINS, Environment, Supplies
-from kftrainer.devcluster.errors import DevClusterError, NotReadyError
+from kftrainer.devcluster.errors import DevClusterError, MissingPartError, NotReadyError
 from kftrainer.devcluster.processes.ports import PortReservations
 from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import SILENT, Progress
@@ -82,6 +82,8 @@ class ControlPlane:
 
 async def gather_supplies(shape: Shape, cache: Path, progress: Progress) -> Supplies:
     """Find, download or build everything the shape needs; takes minutes on a new machine."""
+    if shape.process_nodes and (reason := kubelet.unavailable()) is not None:
+        raise MissingPartError(f"process nodes are not available: {reason}")
     return Supplies(
         programs=await binaries.provide(shape.binaries(), cache=cache, progress=progress),
         manifests={
@@ -109,6 +111,9 @@ async def _start(
         if shape.nodes:
             with progress.step(f"starting kwok with {shape.nodes} nodes"):
                 await kwok.start(environment, client, shape)
+        if shape.process_nodes:
+            with progress.step(f"starting the kubelet of {shape.process_nodes} process nodes"):
+                await kubelet.start(environment, client, shape)
         if shape.jobset:
             with progress.step("starting the JobSet controller"):
                 await jobset.start(environment, client)

@@ -1,7 +1,8 @@
 """pytest fixtures for a real control plane; `-p kftrainer.devcluster.pytest_plugin`.
 
 A test marked `integration` gets etcd and kube-apiserver; one marked `e2e` also gets the controllers
-of Kubernetes, the JobSet controller and fake nodes. Each kind is started once per session, when the
+of Kubernetes, the JobSet controller and fake nodes. One marked `process_nodes` gets the same, but
+with nodes whose pods are processes on this machine. Each kind is started once per session, when the
 first test uses it; every test gets its own namespace.
 """
 
@@ -18,7 +19,7 @@ from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
 from kftrainer.devcluster.artifacts.versions import KUBECTL, Binary
 from kftrainer.devcluster.client import ApiClient
-from kftrainer.devcluster.cluster_options import BARE, FULL, Shape
+from kftrainer.devcluster.cluster_options import BARE, FULL, PROCESSES, Shape
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
 from kftrainer.devcluster.processes.process import tail
@@ -39,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
     config.addinivalue_line("markers", "integration: needs a real etcd and kube-apiserver")
     config.addinivalue_line("markers", "e2e: needs a whole cluster with JobSet and fake nodes")
+    config.addinivalue_line("markers", "process_nodes: needs nodes that run pods as processes")
 
 
 class _Terminal:
@@ -113,6 +115,13 @@ async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[Contr
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def process_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """The whole cluster with process nodes, shared by the session; tests use `control_plane`."""
+    async for plane in for_session(pytestconfig, _with_crds(pytestconfig, PROCESSES)):
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kubectl_program(pytestconfig: pytest.Config) -> Path:
     """The path of kubectl, built first if none is recent enough."""
     return await program(pytestconfig, KUBECTL)
@@ -128,13 +137,17 @@ async def program(config: pytest.Config, binary: Binary) -> Path:
 
 @pytest.fixture
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """The session's control plane, bare or full according to the test's marker."""
-    if request.node.get_closest_marker("e2e"):
-        plane: ControlPlane = request.getfixturevalue("full_control_plane")
+    """The session's control plane, according to the test's marker."""
+    if request.node.get_closest_marker("process_nodes"):
+        plane: ControlPlane = request.getfixturevalue("process_control_plane")
+    elif request.node.get_closest_marker("e2e"):
+        plane = request.getfixturevalue("full_control_plane")
     elif request.node.get_closest_marker("integration"):
         plane = request.getfixturevalue("bare_control_plane")
     else:
-        pytest.fail("mark the test `integration` or `e2e` to select how much of a cluster it needs")
+        pytest.fail(
+            "mark the test `integration`, `e2e` or `process_nodes` to select the cluster it needs"
+        )
     with watched(request.node, plane):
         yield plane
 

@@ -75,4 +75,4 @@ def test_where_real_parts_are_required_they_fail_instead(
 def test_test_without_cluster_marker_is_an_error(bare_machine: pytest.Pytester) -> None:
     result = run(bare_machine, "-k", "says_nothing")
     result.assert_outcomes(errors=1, deselected=3)
-    result.stdout.fnmatch_lines(["*mark the test `integration` or `e2e`*"])
+    result.stdout.fnmatch_lines(["*mark the test `integration`, `e2e` or `process_nodes`*"])

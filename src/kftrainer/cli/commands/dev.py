@@ -12,12 +12,15 @@ from pathlib import Path
 
 from kftrainer.cli.arguments import Commands
 from kftrainer.devcluster import cache_paths
-from kftrainer.devcluster.cluster_options import BARE, FULL
+from kftrainer.devcluster.cluster_options import BARE, FULL, Shape
+from kftrainer.devcluster.components.kubelet import unavailable
 from kftrainer.devcluster.errors import DevClusterError, NotRunningError
 from kftrainer.devcluster.named_control_plane import NamedPlane, State
+from kftrainer.devcluster.nodes.kubelet.network.addresses import MOST_NODES
 from kftrainer.devcluster.processes import start_stop
 from kftrainer.devcluster.processes.process import tail
 from kftrainer.devcluster.progress import Progress
+from kftrainer.kube.objects.quantity import Quantity, QuantityError
 
 DEFAULT_NAME = "default"
 NOT_RUNNING = 1
@@ -34,6 +37,13 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
     parse.__name__ = "number"
     return parse
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
 
 
 def add_parser(commands: Commands) -> None:
@@ -67,9 +77,39 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         type=_number(0, 5000),
-        default=FULL.nodes,
         metavar="N",
-        help="number of simulated nodes (default: %(default)s)",
+        help=f"number of simulated nodes (default: {FULL.nodes}, or 0 with --process-nodes)",
+    )
+    parser.add_argument(
+        "--process-nodes",
+        type=_number(0, MOST_NODES),
+        default=0,
+        metavar="N",
+        help="number of nodes whose pods run as processes on this machine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--image",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="virtual environment that an image name selects on process nodes, as nothing is "
+        "pulled; the name may end with *; may be repeated (default for all names: the Python that "
+        "runs this command)",
+    )
+    parser.add_argument(
+        "--only-mapped-images",
+        action="store_true",
+        help="reject other image names than those of --image on process nodes",
+    )
+    parser.add_argument(
+        "--node-resource",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="NAME=QUANTITY",
+        help="resource that each process node declares, for example nvidia.com/gpu=8; may be "
+        "repeated",
     )
     parser.add_argument(
         "--pod-seconds",
@@ -132,15 +172,16 @@ def up(arguments: argparse.Namespace) -> int:
     place = _place(arguments)
     if place.kept():
         return _already_up(place)
-    for file in arguments.crd:
-        if not file.is_file():
-            raise DevClusterError(f"--crd: {file} is not a file")
-    shape = replace(
-        BARE if arguments.bare else FULL,
-        nodes=0 if arguments.bare else arguments.nodes,
-        pod_seconds=arguments.pod_seconds,
-        port=arguments.port,
-        crd_files=tuple(arguments.crd),
+    _check(arguments)
+    shape = _with_nodes(
+        replace(
+            BARE if arguments.bare else FULL,
+            nodes=0,
+            pod_seconds=arguments.pod_seconds,
+            port=arguments.port,
+            crd_files=tuple(arguments.crd),
+        ),
+        arguments,
     )
     try:
         state = asyncio.run(
@@ -152,6 +193,42 @@ def up(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     print(_how_to_use(state))
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for file in arguments.crd:
+        if not file.is_file():
+            raise DevClusterError(f"--crd: {file} is not a file")
+    for name, folder in arguments.image:
+        if not Path(folder).is_dir():
+            raise DevClusterError(f"--image {name}: {folder} is not a folder")
+    for name, quantity in arguments.node_resource:
+        try:
+            Quantity.parse(quantity)
+        except QuantityError as error:
+            raise DevClusterError(f"--node-resource {name}: {error}") from error
+    if arguments.bare and arguments.process_nodes:
+        raise DevClusterError("--bare has no controllers, which --process-nodes needs")
+
+
+def _with_nodes(shape: Shape, arguments: argparse.Namespace) -> Shape:
+    """Return the shape with its nodes; fake ones if process nodes cannot run here."""
+    if arguments.bare:
+        return shape
+    if not arguments.process_nodes:
+        return replace(shape, nodes=FULL.nodes if arguments.nodes is None else arguments.nodes)
+    if (reason := unavailable()) is not None:
+        nodes = arguments.nodes or arguments.process_nodes
+        print(f"kftrainer: {reason} Pods are simulated on {nodes} nodes.", file=sys.stderr)
+        return replace(shape, nodes=nodes)
+    return replace(
+        shape,
+        nodes=arguments.nodes or 0,
+        process_nodes=arguments.process_nodes,
+        process_node_resources=dict(arguments.node_resource),
+        images={name: Path(folder) for name, folder in arguments.image},
+        only_mapped_images=arguments.only_mapped_images,
+    )
 
 
 def _already_up(place: NamedPlane) -> int:

@@ -89,6 +89,16 @@ def audited(*, policy: Path, log: Path) -> Argv:
     ]
 
 
+def kubelet_access(*, authority: Path, client: KeyPair) -> Argv:
+    """Return flags of the API server for calls to kubelets, which serve logs."""
+    return [
+        f"--kubelet-certificate-authority={authority}",
+        f"--kubelet-client-certificate={client.certificate}",
+        f"--kubelet-client-key={client.key}",
+        "--kubelet-preferred-address-types=InternalIP",
+    ]
+
+
 def _served(port: int, serving: KeyPair, kubeconfig: Path) -> Argv:
     return [
         f"--kubeconfig={kubeconfig}",

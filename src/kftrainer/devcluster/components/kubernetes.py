@@ -7,7 +7,7 @@ from pathlib import Path
 from kftrainer.devcluster.artifacts.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.cluster_options import Shape
-from kftrainer.devcluster.components import commands, pki
+from kftrainer.devcluster.components import commands, kubelet, pki
 from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.processes.ports import LOOPBACK
@@ -100,6 +100,8 @@ async def start_apiserver(
         argv += _audit_flags(environment)
     if shape.service_proxy:
         argv += _service_proxy_flags(environment)
+    if shape.process_nodes:
+        argv += kubelet.apiserver_flags(environment)
     if shape.admission_config is not None:
         argv.append(f"--admission-control-config-file={shape.admission_config}")
     process = environment.begin("kube-apiserver", argv)

@@ -188,6 +188,14 @@ class Client:
         query = self._write_options(dry_run, field_manager)
         return await self._send(resource, "POST", path, query=query, body=manifest)
 
+    async def create_subresource(
+        self, resource: AnyResource, key: ObjectKey, subresource: str, manifest: Manifest
+    ) -> Manifest:
+        """Create a subresource of an object, such as the `token` of a service account."""
+        path = _writable(resource).object_path(key, subresource)
+        query = self._write_options(dry_run=False)
+        return await self._send(resource, "POST", path, query=query, body=manifest)
+
     async def update(
         self,
         resource: AnyResource,

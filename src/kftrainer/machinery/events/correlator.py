@@ -35,6 +35,7 @@ class Reference:
     namespace: str
     name: str
     uid: str
+    field_path: str = ""  # the part of the object, for example a container
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random, SystemRandom
 from typing import Any
@@ -57,9 +58,17 @@ class EventRecorder:
         self._queue: asyncio.Queue[tuple[Occurrence, datetime]] = asyncio.Queue(QUEUE)
         self.dropped = 0
 
-    def record(self, regarding: Manifest, type: EventType, reason: str, message: str) -> None:  # noqa: A002  the field's name in an Event
+    def record(
+        self,
+        regarding: Manifest,
+        type: EventType,  # noqa: A002  the field's name in an Event
+        reason: str,
+        message: str,
+        field_path: str = "",
+    ) -> None:
         """Queue an Event; it is written soon, or dropped if the queue is full."""
-        occurrence = Occurrence(reference_to(regarding), type, reason, message)
+        about = replace(reference_to(regarding), field_path=field_path)
+        occurrence = Occurrence(about, type, reason, message)
         try:
             self._queue.put_nowait((occurrence, self._clock.now()))
         except asyncio.QueueFull:
@@ -159,6 +168,7 @@ def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
         "namespace": about.namespace,
         "name": about.name,
         "uid": about.uid,
+        "fieldPath": about.field_path,
     }
     return {
         "apiVersion": EVENTS.api_version,

@@ -1,13 +1,18 @@
 """`kftrainer dev` without a control plane; the integration tests start one."""
 
+import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kftrainer.cli.commands import dev
 from kftrainer.cli.commands.dev import _how_to_use
 from kftrainer.cli.main import main
+from kftrainer.devcluster.cluster_options import FULL
+from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.named_control_plane import NamedPlane, State
 
 
@@ -154,3 +159,49 @@ def test_suggestion_to_stop_names_the_control_plane(
 def test_suggested_export_is_quoted_for_the_shell() -> None:
     state = State("ready", url="https://127.0.0.1:1", kubeconfig="/home/ada l/kubeconfig")
     assert _how_to_use(state).endswith("export KUBECONFIG='/home/ada l/kubeconfig'")
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    dev.add_parser(parser.add_subparsers())
+    return parser.parse_args(["dev", "up", *arguments])
+
+
+def test_process_nodes_replace_the_simulated_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dev, "unavailable", lambda: None)
+    image, gpus = f"team/*={tmp_path}", "nvidia.com/gpu=8"
+    options = ("--process-nodes", "2", "--image", image, "--node-resource", gpus)
+    shape = dev._with_nodes(FULL, parsed(*options))
+    assert shape == replace(
+        FULL,
+        nodes=0,
+        process_nodes=2,
+        images={"team/*": tmp_path},
+        process_node_resources={"nvidia.com/gpu": "8"},
+    )
+
+
+def test_pods_are_simulated_where_process_nodes_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dev, "unavailable", lambda: "User namespaces are disabled.")
+    shape = dev._with_nodes(FULL, parsed("--process-nodes", "2"))
+    assert (shape.nodes, shape.process_nodes) == (2, 0)
+    assert capsys.readouterr().err == (
+        "kftrainer: User namespaces are disabled. Pods are simulated on 2 nodes.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--image", "a=/nowhere"), "--image a: /nowhere is not a folder"),
+        (("--node-resource", "gpu=many"), "--node-resource gpu: "),
+        (("--bare", "--process-nodes", "1"), "--bare has no controllers"),
+    ],
+)
+def test_wrong_options_of_process_nodes_are_errors(options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DevClusterError, match=message):
+        dev._check(parsed(*options))

@@ -1,5 +1,6 @@
 """The API server's flags, and what other processes receive about it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,3 +27,13 @@ def test_shape_round_trips_in_another_process() -> None:
         FULL, audit=True, service_proxy=True, admission_config=Path("/etc/admission.yaml")
     )
     assert Shape.from_json(shape.to_json()) == shape
+
+
+def test_shape_with_process_nodes_round_trips_in_another_process() -> None:
+    shape = Shape(
+        process_nodes=2,
+        process_node_resources={"nvidia.com/gpu": "8"},
+        images={"trainer": Path("/env")},
+        only_mapped_images=True,
+    )
+    assert Shape.from_json(json.loads(json.dumps(shape.to_json()))) == shape

@@ -1,0 +1,1 @@
+"""Process nodes: nodes whose pods run as processes on this machine."""

@@ -1,0 +1,1 @@
+"""The sandbox: a user namespace in which pods have their own network, mounts and processes."""

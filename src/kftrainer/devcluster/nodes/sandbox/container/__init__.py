@@ -1,0 +1,1 @@
+"""One container: the plan of its root file system, its shim and its log."""

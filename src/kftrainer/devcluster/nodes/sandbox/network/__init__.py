@@ -1,0 +1,1 @@
+"""The network of the pods: bridge, DNS, Services and probes."""
