@@ -6,11 +6,9 @@ of its pod in the JobSet, and a hosts file instead of DNS.
 
 import asyncio
 import json
-import re
 import shlex
 import sys
 from base64 import b64decode
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from tests.support.mpi.environments import (
     base_folder,
     mpi_environment,
 )
+from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, container_of, job_on, planned, pod_of
 from tests.support.processes import Ran, ran
@@ -38,17 +37,6 @@ WITHIN = 60.0
 SUBDOMAIN = "demo"
 DOMAIN = f"{SUBDOMAIN}.{NAMESPACE}.svc.cluster.local"
 ADDRESSES = "10.9.0.{}"
-RANK = re.compile(r"^rank (\d+) of (\d+) on (\S+), sum (\d+)$", re.MULTILINE)
-PROGRAM_PATH = "/root/program.py"
-PROGRAM = """\
-import socket
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total = world.allreduce(world.Get_rank() + 1)
-host = socket.gethostname()
-print(f"rank {world.Get_rank()} of {world.Get_size()} on {host}, sum {total}", flush=True)
-"""
-
 each_kind = pytest.mark.parametrize("kind", MPI_KINDS)
 
 
@@ -138,22 +126,6 @@ async def environment_of(kind: MPIKind) -> Path:
     return await mpi_environment(kind, Progress(sys.stderr))
 
 
-def ranks(output: str) -> tuple[list[int], Counter[str], set[str]]:
-    """The ranks, the number of processes on each host, and what all processes agree on."""
-    found = RANK.findall(output)
-    places = Counter(host for _, _, host, _ in found)
-    agreed = {f"{size} processes, sum {total}" for _, size, _, total in found}
-    return sorted(int(rank) for rank, *_ in found), places, agreed
-
-
-def expected(hosts: Sequence[str], slots: int) -> tuple[list[int], Counter[str], set[str]]:
-    """The same if all slots of all hosts are in use."""
-    size = len(hosts) * slots
-    total = size * (size + 1) // 2
-    places = Counter(dict.fromkeys(hosts, slots))
-    return [*range(size)], places, {f"{size} processes, sum {total}"}
-
-
 @each_kind
 @pytest.mark.parametrize("as_node", [False, True])
 @pytest.mark.parametrize(("nodes", "slots"), [(2, 1), (4, 2)])
@@ -166,7 +138,7 @@ async def test_processes_run_in_all_slots_of_all_nodes(
     done = await Pods(kind, environment, **settings).run(tmp_path)
     workers = [f"demo-node-0-{index}" for index in range(nodes - as_node)]
     names = [*workers, "demo-launcher-0-0"] if as_node else workers
-    assert (done.code, ranks(done.error_output)) == (0, expected(names, slots)), done
+    assert (done.code, ranks(done.error_output)) == (0, all_slots(names, slots)), done
 
 
 @each_kind

@@ -50,21 +50,23 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 READY = ".ready"
 
 
-async def mpi_environment(kind: MPIKind, progress: Progress = SILENT) -> Path:
-    """Return the folder of the environment; it is created once in the cache folder."""
-    locks = [SOURCES / "common.lock", SOURCES / f"{kind}.lock"]
-    commands = [SOURCES / f"{name}.py" for name in COMMANDS]
+def environment_folder(kind: MPIKind) -> Path:
+    """Return the folder of the environment, which may not exist yet."""
     digest = hashlib.sha256(sys.version.encode() + Path(__file__).read_bytes())
-    for each in (*locks, *commands):
+    for each in (*_locks(kind), *(SOURCES / f"{name}.py" for name in COMMANDS)):
         digest.update(each.read_bytes())
     home = cache_paths.cache_home() / "environments"
-    folder = home / f"mpi-{kind}-{digest.hexdigest()[:12]}"
-    if (folder / READY).exists():
-        return folder
-    async with exclusively(home / f"mpi-{kind}.lock", progress):
-        if not (folder / READY).exists():
-            with progress.step(f"installing MPI ({kind}) from PyPI"):
-                await _create(folder, kind, locks)
+    return home / f"mpi-{kind}-{digest.hexdigest()[:12]}"
+
+
+async def mpi_environment(kind: MPIKind, progress: Progress = SILENT) -> Path:
+    """Return the folder of the environment; it is created once in the cache folder."""
+    folder = environment_folder(kind)
+    if not (folder / READY).exists():
+        async with exclusively(folder.with_name(f"mpi-{kind}.lock"), progress):
+            if not (folder / READY).exists():
+                with progress.step(f"installing MPI ({kind}) from PyPI"):
+                    await _create(folder, kind)
     return folder
 
 
@@ -73,11 +75,15 @@ def base_folder() -> Path:
     return Path(sys.base_prefix)
 
 
-async def _create(folder: Path, kind: MPIKind, locks: Sequence[Path]) -> None:
+def _locks(kind: MPIKind) -> Sequence[Path]:
+    return SOURCES / "common.lock", SOURCES / f"{kind}.lock"
+
+
+async def _create(folder: Path, kind: MPIKind) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     await _run(sys.executable, "-I", "-m", "venv", "--clear", str(folder))
     python = str(folder / "bin" / "python")
-    requirements = [part for lock in locks for part in ("--requirement", str(lock))]
+    requirements = [part for lock in _locks(kind) for part in ("--requirement", str(lock))]
     options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
     await _run(python, "-I", "-m", "pip", "install", *options, *requirements)
     path = f"{folder / 'bin'}:{SYSTEM_PATH}"
