@@ -37,6 +37,8 @@ WITHIN = 60.0
 SUBDOMAIN = "demo"
 DOMAIN = f"{SUBDOMAIN}.{NAMESPACE}.svc.cluster.local"
 ADDRESSES = "10.9.0.{}"
+PROGRAM_PATH = "/root/program.py"
+
 each_kind = pytest.mark.parametrize("kind", MPI_KINDS)
 
 

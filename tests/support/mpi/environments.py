@@ -22,6 +22,7 @@ interface, since Open MPI does not use the loopback interface between hosts.
 """
 
 import hashlib
+import inspect
 import shlex
 import shutil
 import sys
@@ -52,7 +53,7 @@ READY = ".ready"
 
 def environment_folder(kind: MPIKind) -> Path:
     """Return the folder of the environment, which may not exist yet."""
-    digest = hashlib.sha256(sys.version.encode() + Path(__file__).read_bytes())
+    digest = hashlib.sha256(f"{sys.version}{inspect.getsource(_create)}".encode())
     for each in (*_locks(kind), *(SOURCES / f"{name}.py" for name in COMMANDS)):
         digest.update(each.read_bytes())
     home = cache_paths.cache_home() / "environments"
