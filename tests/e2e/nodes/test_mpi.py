@@ -14,7 +14,7 @@ from tests.support.managers import ManagerProcess
 from tests.support.mpi.environments import AS_ROOT, IMPLEMENTATIONS, MPIKind, mpi_environment
 from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import replicated_job, runtime
-from tests.support.trainjobs import Ground, Kubectl, ready_manager, summary
+from tests.support.trainjobs import ClusterTeam, Kubectl, ready_manager, summary
 
 pytestmark = pytest.mark.process_nodes
 
@@ -44,9 +44,9 @@ async def manager(
 
 
 @pytest.fixture
-def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
+def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
     """A namespace of the test's own."""
-    return Ground(api, namespace)
+    return ClusterTeam(api, namespace)
 
 
 def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:
@@ -77,10 +77,10 @@ def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:
     return manifest
 
 
-async def train(ground: Ground, name: str = "train", **trainer: Any) -> None:
+async def train(team: ClusterTeam, name: str = "train", **trainer: Any) -> None:
     """Create a TrainJob on the runtime."""
     command = ["mpirun", "python", "-c", PROGRAM]
-    await ground.create_job(name, "mpi", trainer={"command": command, **trainer})
+    await team.create_job(name, "mpi", trainer={"command": command, **trainer})
 
 
 async def log_of_launcher(kubectl: Kubectl, name: str = "train") -> str:
@@ -101,11 +101,11 @@ def hosts_of(name: str, nodes: int, *, as_node: bool) -> list[str]:
 @pytest.mark.parametrize("as_node", [False, True])
 @pytest.mark.parametrize(("nodes", "slots"), [(2, 2), (4, 1)])
 async def test_processes_run_in_all_slots_of_all_nodes(
-    ground: Ground, kubectl: Kubectl, kind: MPIKind, as_node: bool, nodes: int, slots: int
+    team: ClusterTeam, kubectl: Kubectl, kind: MPIKind, as_node: bool, nodes: int, slots: int
 ) -> None:
-    await ground.create(mpi_runtime(kind, as_node=as_node))
-    await train(ground, numNodes=nodes, numProcPerNode=slots)
-    job = await ground.until_ended("train")
+    await team.create(mpi_runtime(kind, as_node=as_node))
+    await train(team, numNodes=nodes, numProcPerNode=slots)
+    job = await team.wait_until_ended("train")
     assert summary(job) == {"Complete": "True/AllJobsCompleted"}
     printed = await log_of_launcher(kubectl)
     assert ranks(printed) == all_slots(hosts_of("train", nodes, as_node=as_node), slots), printed
@@ -113,35 +113,35 @@ async def test_processes_run_in_all_slots_of_all_nodes(
 
 @each_kind
 async def test_two_jobs_reach_only_their_own_nodes(
-    ground: Ground, kubectl: Kubectl, kind: MPIKind
+    team: ClusterTeam, kubectl: Kubectl, kind: MPIKind
 ) -> None:
-    await ground.create(mpi_runtime(kind, as_node=False))
+    await team.create(mpi_runtime(kind, as_node=False))
     for name in ("first", "second"):
-        await train(ground, name, numNodes=2)
+        await train(team, name, numNodes=2)
     for name in ("first", "second"):
-        await ground.until_ended(name)
+        await team.wait_until_ended(name)
         printed = await log_of_launcher(kubectl, name)
         assert ranks(printed) == all_slots(hosts_of(name, 2, as_node=False), 1), printed
 
 
 @each_kind
 async def test_variables_of_the_trainjob_reach_processes_on_all_nodes(
-    ground: Ground, kubectl: Kubectl, kind: MPIKind
+    team: ClusterTeam, kubectl: Kubectl, kind: MPIKind
 ) -> None:
-    await ground.create(mpi_runtime(kind, as_node=False))
+    await team.create(mpi_runtime(kind, as_node=False))
     command = ["mpirun", *PASSED_ENV[kind], "sh", "-c", 'echo "$MESSAGE on $(hostname)"']
-    await train(ground, numNodes=2, command=command, env=[MESSAGE])
-    await ground.until_ended("train")
+    await train(team, numNodes=2, command=command, env=[MESSAGE])
+    await team.wait_until_ended("train")
     printed = (await log_of_launcher(kubectl)).splitlines()
     assert {f"learned on {host}" for host in hosts_of("train", 2, as_node=False)} <= {*printed}
 
 
 @each_kind
-async def test_exit_code_of_a_process_fails_the_trainjob(ground: Ground, kind: MPIKind) -> None:
-    await ground.create(mpi_runtime(kind, as_node=False))
+async def test_exit_code_of_a_process_fails_the_trainjob(team: ClusterTeam, kind: MPIKind) -> None:
+    await team.create(mpi_runtime(kind, as_node=False))
     command = ["mpirun", "sh", "-c", "exit 7"]
-    await train(ground, numNodes=2, command=command)
-    await ground.until_ended("train", "Failed")
-    [pod] = [each for each in await ground.pods("train") if "launcher" in each["metadata"]["name"]]
+    await train(team, numNodes=2, command=command)
+    await team.wait_until_ended("train", "Failed")
+    [pod] = [each for each in await team.pods("train") if "launcher" in each["metadata"]["name"]]
     [status] = pod["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 7

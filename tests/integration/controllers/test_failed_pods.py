@@ -13,8 +13,8 @@ from tests.integration.controllers.team import (
     Team,
     condition,
     conditions_of,
-    until_jobs_are_watched,
-    until_logged,
+    wait_until_jobs_are_watched,
+    wait_until_logged,
 )
 from tests.support.fault_proxy import FaultProxy, ProxiedRequest, status_answer
 from tests.support.managers import ManagerProcess, manager_process
@@ -81,7 +81,7 @@ async def failing(team: Team) -> Object:
     """Start a TrainJob whose dataset initializer fails twice; the JobSet."""
     await team.create_runtime()
     await team.create_job()
-    job_set = await team.until_there("JobSet")
+    job_set = await team.wait_until_exists("JobSet")
     for name, second, line in (("a", 2, "later"), ("b", 1, "\x1b[31mNo such dataset: x\x1b[0m")):
         time = f"2026-01-01T00:00:0{second}Z"
         await fail_pod(team, name, job_set, finishedAt=time, message=f"Traceback:\n{line}\n")
@@ -89,8 +89,8 @@ async def failing(team: Team) -> Object:
 
 
 async def message_of_failure(team: Team) -> str:
-    await team.job_set_says(FAILED)
-    job = await team.until_says("Failed", FAILED["reason"])
+    await team.set_jobset_status(FAILED)
+    job = await team.wait_for_condition("Failed", FAILED["reason"])
     return str(conditions_of(job)["Failed"]["message"])
 
 
@@ -133,14 +133,14 @@ async def test_pod_that_restarts_in_place_is_read_before_its_job_has_failed(
     team: Team, proxy: FaultProxy
 ) -> None:
     async with running(proxy) as manager:
-        await until_jobs_are_watched(manager)
+        await wait_until_jobs_are_watched(manager)
         await team.create_runtime()
         await team.create_job()
-        job_set = await team.until_there("JobSet")
+        job_set = await team.wait_until_exists("JobSet")
         time = "2026-01-01T00:00:00Z"
         await fail_pod(team, "p", job_set, restarts=7, finishedAt=time, message="boom")
         await job_is_failing(team, job_set)
-        await until_logged(manager, "failing_job_read")
+        await wait_until_logged(manager, "failing_job_read")
         pod = f"/api/v1/namespaces/{team.namespace}/pods/p"
         await team.api.request("DELETE", pod, query={"gracePeriodSeconds": "0"})
         what = f"pod p of replicated job {STEP}, container {STEP}: exit code 1: boom"
