@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -47,7 +47,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def join(one: Streams, other: Streams) -> None:
     """Copy both directions until both have ended, then close; an error resets both connections."""
-    finish = abort
+    finish: Callable[[asyncio.StreamWriter], None] = abort
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(copy(one[0], other[1]))
