@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 from kftrainer.devcluster.progress import Progress
 from tests.support.mpi import hosts
 from tests.support.mpi.environments import (
@@ -29,7 +30,7 @@ from tests.support.mpi.environments import (
 from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, container_of, job_on, planned, pod_of
-from tests.support.processes import Ran, ran
+from tests.support.processes import Ran
 
 NAMESPACES = ("--user", "--map-root-user", "--net", "--mount", "--pid", "--mount-proc")
 UNSHARE = ("unshare", *NAMESPACES, "--fork", "--kill-child")
@@ -120,8 +121,23 @@ class Pods:
         described = folder / "hosts.json"
         described.write_text(json.dumps(self.hosts))
         command = shlex.join([*UNSHARE, sys.executable, "-I", hosts.__file__])
-        async with asyncio.timeout(WITHIN):
-            return await ran(["sh", "-c", f"exec {command} < {shlex.quote(str(described))}"])
+        shell = ["sh", "-c", f"exec {command} < {shlex.quote(str(described))}"]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *killed_with_parent(shell), stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+                printed = group.create_task(process.stdout.read())
+                error_output = group.create_task(process.stderr.read())
+                group.create_task(process.wait())
+        finally:
+            process.stdin.close()  # kills all hosts
+            code = await process.wait()
+        return Ran(code, printed.result().decode(), error_output.result().decode())
 
 
 async def environment_of(kind: MPIKind) -> Path:
