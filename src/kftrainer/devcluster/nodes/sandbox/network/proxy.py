@@ -7,7 +7,8 @@ import asyncio
 import itertools
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from kftrainer.devcluster.nodes.sandbox.protocol import Backend, SandboxError, ServicePort
@@ -46,7 +47,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def join(one: Streams, other: Streams) -> None:
     """Copy both directions until both have ended, then close; an error resets both connections."""
-    finish = abort
+    finish: Callable[[asyncio.StreamWriter], None] = abort
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(copy(one[0], other[1]))
@@ -63,7 +64,8 @@ def abort(writer: asyncio.StreamWriter) -> None:
     """Reset a connection, so that the peer does not take it for a regular end."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.family != socket.AF_UNIX:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # closed already
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 

@@ -40,7 +40,7 @@ async def pair() -> tuple[Streams, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = socket.create_connection(server.getsockname())
         accepted, _ = server.accept()
-    peer.setblocking(False)
+    peer.settimeout(0)
     return await asyncio.open_connection(sock=accepted), peer
 
 
