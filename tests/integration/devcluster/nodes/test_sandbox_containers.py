@@ -31,16 +31,18 @@ async def test_folders_of_the_host_are_read_only_and_the_root_is_writable(tmp_pa
     async with running(tmp_path) as pods:
         ended, output = await pods.run("pod", "sh", "-c", script)
     assert ended == Exit(0)
-    assert output.count("Read-only file system") == 3
+    assert output.count("cannot touch") == 3
     assert not Path("/workspace/x").exists()
 
 
 async def test_a_container_cannot_make_its_mounts_writable(tmp_path: Path) -> None:
-    script = "mount -o remount,bind,rw /usr; umount /usr; mount -t tmpfs none /usr && touch /usr/x"
+    (tmp_path / "volume").mkdir()
+    mounts = [Mount("/volume", str(tmp_path / "volume"), read_only=True)]
+    script = "mount -o remount,bind,rw /volume 2> /dev/null; echo $?; touch /volume/x"
     async with running(tmp_path) as pods:
-        ended, _ = await pods.run("pod", "sh", "-c", f"({script}) 2>&1; touch /usr/bin/x")
-    assert ended.code != 0
-    assert not Path("/usr/bin/x").exists()
+        _, output = await pods.run("pod", "sh", "-c", script, mounts=mounts)
+    assert output.startswith("32\n"), output  # mount(8): the mount failed
+    assert not (tmp_path / "volume" / "x").exists()
 
 
 async def test_home_folders_are_hidden_except_what_the_image_exposes(tmp_path: Path) -> None:
