@@ -30,6 +30,15 @@ FIRST_FAILURE = (
     r"jobset failed due to .*; first failure: "
     r"pod {host}-\w+ of replicated job node, container node: exit code {code}{text}"
 )
+# One process without children.
+RUNS_UNTIL_GO = """
+    import os, socket, time
+    with open("/shared/up", "a") as up:
+        print(socket.gethostname(), file=up)
+    while not os.path.exists("/shared/go"):
+        time.sleep(0.05)
+    print("learned")
+"""
 
 
 async def failure_of(team: ClusterTeam) -> str:
@@ -110,11 +119,7 @@ async def test_killed_process_fails_the_trainjob_with_the_exit_code_of_sigkill(
     team: ClusterTeam, shared: SharedFolder
 ) -> None:
     await team.create(plain_runtime(step(shared)))
-    script = """
-        echo $HOSTNAME >> /shared/up
-        while :; do sleep 0.05; done
-    """
-    await train(team, shared.shell(script))
+    await train(team, shared.python(RUNS_UNTIL_GO))
     await shared.until_lines("up", HOSTS[:1])
     [pid] = shared.pids()
     os.kill(pid, signal.SIGKILL)
@@ -133,12 +138,7 @@ async def test_training_continues_and_completes_when_the_api_server_is_killed(
     shared: SharedFolder,
 ) -> None:
     await team.create(plain_runtime(step(shared)))
-    script = """
-        echo $HOSTNAME >> /shared/up
-        until [ -e /shared/go ]; do sleep 0.05; done
-        echo learned
-    """
-    await train(team, shared.shell(script), nodes=2)
+    await train(team, shared.python(RUNS_UNTIL_GO), nodes=2)
     await shared.until_lines("up", HOSTS)
     await team.wait_until_running("train", 2)
     before = sorted(shared.pids())
