@@ -145,6 +145,10 @@ async def _start_or_report_dead_process(
 
 def _crds(shape: Shape, supplies: Supplies) -> list[Document]:
     fetched = [supplies.manifests[source.name] / source.crd_file for source in shape.crds]
+    if shape.jobset:
+        # Before kube-controller-manager starts: its garbage collector looks for new kinds only
+        # every 30 seconds.
+        fetched.append(supplies.manifests["jobset"] / jobset.CRD_FILE)
     return [crd for file in (*fetched, *shape.crd_files) for crd in kubernetes.crds_in(file)]
 
 

@@ -11,9 +11,13 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.cluster_options import PROCESSES
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session
+from tests.support.managers import ManagerProcess
 from tests.support.mpi.environments import MPI_KINDS, environment_folder
 from tests.support.process_pods import Pods
-from tests.support.trainjobs import Kubectl
+from tests.support.process_trainjobs import SharedFolder
+from tests.support.trainjobs import ClusterTeam, Kubectl, ready_manager
+
+ACCELERATOR = "example.com/accelerator"  # each node has one
 
 
 @pytest.fixture
@@ -30,10 +34,34 @@ def pods(api: ApiClient, namespace: str, kubectl: Kubectl) -> Pods:
     return Pods(api, namespace, kubectl)
 
 
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedFolder:
+    """The folder in which the processes of the test's pods report."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    return SharedFolder(folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def manager(process_control_plane: ControlPlane) -> AsyncIterator[ManagerProcess]:
+    """The manager of the module."""
+    async with ready_manager(process_control_plane) as manager:
+        yield manager
+
+
+@pytest.fixture
+def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
+    """A namespace of the test's own, on the manager of the module."""
+    return ClusterTeam(api, namespace)
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def process_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
     """The cluster of the tests of process nodes; the images of MPI are installed when used."""
     images = {f"mpi/{kind}": environment_folder(kind) for kind in MPI_KINDS}
     crds = tuple(pytestconfig.getini("devcluster_crds"))
-    async for plane in for_session(pytestconfig, replace(PROCESSES, images=images, crd_files=crds)):
+    shape = replace(
+        PROCESSES, images=images, crd_files=crds, process_node_resources={ACCELERATOR: "1"}
+    )
+    async for plane in for_session(pytestconfig, shape):
         yield plane

@@ -10,7 +10,6 @@ from typing import Any
 from kftrainer.devcluster.artifacts.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import commands, pki
-from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.components.rbac import bound_roles
 from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.errors import ApiError
@@ -104,10 +103,8 @@ def _by_url(client: dict[str, Any], port: int, authority: bytes) -> dict[str, An
 
 
 async def start(environment: Environment, client: ApiClient) -> None:
-    """Install JobSet and wait until its webhooks respond."""
+    """Start JobSet, whose CRD is installed, and wait until its webhooks respond."""
     files = environment.supplies.manifests["jobset"]
-    for definition in crds_in(files / CRD_FILE):
-        await client.apply_crd(definition)
     for document in identity(read_documents(files / ROLE_FILE)):
         await client.apply(document)
 
