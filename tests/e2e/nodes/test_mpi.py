@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from environments.mpi import AS_ROOT, IMPLEMENTATIONS, MPIKind, image, mpi_environment
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.progress import Progress
 from tests.support.managers import ManagerProcess
-from tests.support.mpi.environments import AS_ROOT, IMPLEMENTATIONS, MPIKind, mpi_environment
 from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import replicated_job, runtime
 from tests.support.trainjobs import ClusterTeam, Kubectl, ready_manager, summary
@@ -52,10 +52,11 @@ def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam
 def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:
     """A runtime whose image has this implementation; its launcher waits for the SSH servers."""
     probe = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
-    image = f"mpi/{kind}"
-    node = replicated_job("node", None, image=image, command=["sshd", "-De"], readinessProbe=probe)
+    node = replicated_job(
+        "node", None, image=image(kind), command=["sshd", "-De"], readinessProbe=probe
+    )
     env = [{"name": name, "value": value} for name, value in AS_ROOT.items()]
-    launcher = replicated_job("launcher", image=image, env=env)
+    launcher = replicated_job("launcher", image=image(kind), env=env)
     launcher["dependsOn"] = [{"name": "node", "status": "Ready"}]
     for job in (node, launcher):
         job["template"]["spec"]["backoffLimit"] = 0
