@@ -12,7 +12,7 @@ from kftrainer.devcluster.components.pki import KeyPair
 from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.nodes.kubelet.settings import NODE_PREFIX, USER, Settings
 from kftrainer.devcluster.nodes.kubelet.storage import STORAGE_CLASS
-from kftrainer.devcluster.nodes.sandbox import namespaces
+from kftrainer.devcluster.nodes.sandbox import availability
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 
@@ -49,7 +49,7 @@ def unavailable() -> str | None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         return f"Process nodes need {' and '.join(missing)}: pip install 'kftrainer[nodes]'."
-    return namespaces.unavailable()
+    return availability.unavailable()
 
 
 def permissions() -> list[Document]:

@@ -109,6 +109,17 @@ async def test_a_missing_working_folder_is_created(tmp_path: Path) -> None:
         )
 
 
+async def test_a_missing_working_folder_in_a_volume_is_created(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    mounts = [Mount("/data", str(tmp_path / "volume"))]
+    async with running(tmp_path) as pods:
+        assert await pods.run("pod", "pwd", cwd="/data/a/b", mounts=mounts) == (
+            Exit(0),
+            "/data/a/b\n",
+        )
+    assert (tmp_path / "volume" / "a" / "b").is_dir()
+
+
 async def test_special_files_and_file_systems(tmp_path: Path) -> None:
     script = """
         echo x > /dev/null && echo x > /dev/stdout && head -c1 /dev/urandom | wc -c
@@ -286,6 +297,8 @@ async def test_exec_in_a_container_that_has_ended(tmp_path: Path) -> None:
 async def test_stopping_a_pod_ends_its_containers_and_frees_its_address(tmp_path: Path) -> None:
     async with running(tmp_path) as pods:
         await pods.pod("other", "10.244.0.3")
+        await pods.server("pod", "first")
+        assert await pods.fetch("other", ("10.244.0.2", 29500)) == "first\n"
         first, second = [await pods.start("pod", "sleep", "600") for _ in range(2)]
         stays = await pods.start("other", "sleep", "600")
         await pods.sandbox.stop_pod("pod")

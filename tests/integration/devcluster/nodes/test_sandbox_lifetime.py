@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,12 +90,21 @@ async def test_nothing_is_left_after_a_process_of_the_sandbox_was_killed(
     await all_ended(marker)
 
 
-async def test_a_container_ends_with_its_shim(owner: subprocess.Popen[str], marker: str) -> None:
-    kill(parents(container_of(marker))[0])
-    assert owner.wait(10) == 0
-    assert owner.stdout is not None
-    assert owner.stdout.read() == f"{Exit(137, 9)}\n"
+async def test_nothing_is_left_of_a_server_that_does_not_respond(
+    owner: subprocess.Popen[str], marker: str
+) -> None:
+    os.kill(parents(container_of(marker))[1], signal.SIGSTOP)
+    kill(owner.pid)
     await all_ended(marker)
+
+
+async def test_a_container_ends_with_its_shim(tmp_path: Path, marker: str) -> None:
+    async with running(tmp_path) as pods:
+        container = await pods.start("pod", *SLEEPS, marker)
+        kill(parents(container_of(marker))[0])
+        async with asyncio.timeout(10):
+            assert await pods.sandbox.wait_container(container) == Exit(137, 9)
+        await all_ended(marker)
 
 
 async def test_a_killed_container_is_reported(owner: subprocess.Popen[str], marker: str) -> None:

@@ -72,6 +72,7 @@ def nodes(existing: GivenObjects, job: TrainJob, ready: Mapping[str, int] | None
         clock=FakeClock(),
         own_status=parts,
         refused_pods=parts,
+        failed_pods=parts,
         revisions=parts,
         ready_pods=lambda _: ready,
     )

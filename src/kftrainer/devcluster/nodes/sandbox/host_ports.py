@@ -59,12 +59,11 @@ class HostPorts:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, client: Streams) -> None:
-        try:
-            host = await self._connect(client[0])
-            if host is not None:
-                await join(client, host)
-        finally:
+        host = await self._connect(client[0])
+        if host is None:
             abort(client[1])
+        else:
+            await join(client, host)
 
     async def _connect(self, reader: asyncio.StreamReader) -> Streams | None:
         """Read the port and connect to it, if it is announced."""

@@ -123,9 +123,9 @@ def _container(spec: dict[str, Any], stdout: int, stderr: int) -> None:
     os.setsid()
     namespaces.unshare(CLONE_NEWNS)
     rootfs.build(spec["root"], spec["steps"])
-    # Containers cannot change the mounts and the network of their pod: their own user namespace
+    # Containers cannot change their mounts and the network of their pod: their own user namespace
     # owns neither. It is also what gives them the user that they request.
-    namespaces.new_user_namespace(CLONE_NEWNS, spec["user"], spec["group"])
+    namespaces.new_user_namespace(0, spec["user"], spec["group"])
     namespaces.die_with_parent(signal.SIGKILL)
     namespaces.no_new_privileges()
     _streams(stdout, stderr)

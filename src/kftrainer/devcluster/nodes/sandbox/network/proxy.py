@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -46,17 +46,18 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def join(one: Streams, other: Streams) -> None:
-    """Copy both directions until both have ended."""
+    """Copy both directions until both have ended, then close; an error resets both connections."""
+    finish: Callable[[asyncio.StreamWriter], None] = abort
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(copy(one[0], other[1]))
             tasks.create_task(copy(other[0], one[1]))
-    except* (OSError, EOFError):
-        abort(one[1])
-        abort(other[1])
+        finish = asyncio.StreamWriter.close  # still sends what is buffered
+    except* OSError:
+        pass
     finally:
-        one[1].close()
-        other[1].close()
+        for _, writer in (one, other):
+            finish(writer)
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
