@@ -218,12 +218,12 @@ async def train(
             await timeline.wait_for("TrainJob created", timeline.created)
             await timeline.wait_for("JobSet applied", timeline.applied)
             await timeline.wait_for(f"{NODES} pods running", timeline.pods_run)
+            await kubectl("get", "jobset,pods", "-o", "wide")
             if training.follow is not None:
                 group.create_task(kubectl("logs", "--follow", training.follow))
             await timeline.wait_for("TrainJob Complete", timeline.completed)
     except ExceptionGroup as group_of_errors:
         raise group_of_errors.exceptions[0] from None
-    await kubectl("get", "jobset,pods", "-o", "wide")
     await kubectl("get", "trainjob")
     timeline.show()
 

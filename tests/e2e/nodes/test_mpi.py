@@ -1,11 +1,14 @@
 """MPI TrainJobs on process nodes: mpirun reaches the other pods over SSH."""
 
+import re
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from environments.mpi import AS_ROOT, IMPLEMENTATIONS, MPIKind, image, mpi_environment
 from kftrainer.devcluster.client import ApiClient, Object
@@ -20,6 +23,10 @@ pytestmark = pytest.mark.process_nodes
 
 KINDS: tuple[MPIKind, ...] = ("openmpi", "mpich")
 SSH_PORT = 22
+DEMO_FILES = [
+    Path(__file__).parents[3] / "hack" / "demo-mpi" / name
+    for name in ("runtime.yaml", "trainjob.yaml")
+]
 # The variable of the TrainJob that the program prints, and how mpirun passes it to other hosts.
 MESSAGE = {"name": "MESSAGE", "value": "learned"}
 PASSED_ENV = {"openmpi": ["-x", "MESSAGE"], "mpich": []}
@@ -123,6 +130,20 @@ async def test_two_jobs_reach_only_their_own_nodes(
         await team.wait_until_ended(name)
         printed = await log_of_launcher(kubectl, name)
         assert ranks(printed) == all_slots(hosts_of(name, 2, as_node=False), 1), printed
+
+
+async def test_model_of_the_demo_learns_on_two_nodes(team: ClusterTeam, kubectl: Kubectl) -> None:
+    demo_runtime, demo_job = (yaml.safe_load(file.read_text()) for file in DEMO_FILES)
+    await team.create({**demo_runtime, "kind": "TrainingRuntime"})
+    spec = demo_job["spec"]
+    await team.create_job("demo", demo_runtime["metadata"]["name"], trainer=spec["trainer"])
+    assert summary(await team.wait_until_ended("demo")) == {"Complete": "True/AllJobsCompleted"}
+    printed = await log_of_launcher(kubectl, "demo")
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
+    hosts = re.findall(r"^rank \d of 2 on (.+): 2000 points$", printed, re.MULTILINE)
+    assert sorted(hosts) == ["demo-launcher-0-0", "demo-node-0-0"], printed
+    assert len(losses) > 1, printed
+    assert losses == sorted({*losses}, reverse=True), printed
 
 
 @each_kind
