@@ -50,8 +50,8 @@ test-mpi: $(READY)  ## Test Open MPI 4 and 5, MPICH and Intel MPI from PyPI on n
 	@$(BIN)/pytest tests/mpi $(FLAGS)
 
 .PHONY: dev
-dev: $(READY)  ## Run the manager on a local control plane; NAME=… selects the control plane, FLAGS='…' passes flags to the manager
-	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(FLAGS)
+dev: $(READY)  ## Run the manager on a local control plane; NAME=… selects the control plane, PROCESS_NODES=… runs pods as processes on that number of nodes, FLAGS='…' passes flags to the manager
+	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(if $(PROCESS_NODES),--process-nodes $(PROCESS_NODES)) $(FLAGS)
 
 .PHONY: check
 check: $(READY)  ## Run linters, type checker, import rules and unit tests: about a minute on two cores

@@ -1,21 +1,26 @@
-"""`make demo`: runs a TrainJob to completion on a temporary control plane."""
+"""`make demo`: runs a TrainJob to completion on a temporary control plane.
+
+Its pods run as processes on this machine. Where the kernel does not allow that, they are simulated.
+"""
 
 import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from environments import mpi
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
 from kftrainer.devcluster.artifacts.versions import KUBECTL
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
-from kftrainer.devcluster.cluster_options import FULL
+from kftrainer.devcluster.cluster_options import FULL, PROCESSES, Shape
+from kftrainer.devcluster.components.kubelet import unavailable
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, in_words
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -26,17 +31,48 @@ from kftrainer.webhooks import registration
 
 ROOT = Path(__file__).parent.parent
 CRDS = tuple(sorted((ROOT / "src" / "kftrainer" / "api" / "crds").glob("*.yaml")))
-MANIFESTS = Path("hack") / "demo"
 MISTAKES = Path("hack") / "mistakes.yaml"
+RUNTIME_OF_MISTAKES = Path("hack") / "demo" / "runtime.yaml"
 MANAGER = (sys.executable, "-m", "kftrainer.cli.main", "manager")
 JOB = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/demo"
 JOB_SET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/demo"
 PODS = "/api/v1/namespaces/default/pods"
 SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMESPACE
 NODES = 2
-POD_SECONDS = 4
 EACH_WITHIN = 60.0
 POLL_EVERY = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A TrainJob with two nodes, and the cluster that runs it."""
+
+    runtimes: tuple[Path, ...]
+    train_job: Path
+    shape: Shape
+    follow: str | None = None  # what prints the progress of the training
+
+
+SIMULATED = Training(
+    (RUNTIME_OF_MISTAKES,),
+    Path("hack") / "demo" / "trainjob.yaml",
+    replace(FULL, pod_seconds=4, crd_files=CRDS),
+)
+REAL = Training(
+    (RUNTIME_OF_MISTAKES, Path("hack") / "demo-mpi" / "runtime.yaml"),
+    Path("hack") / "demo-mpi" / "trainjob.yaml",
+    replace(PROCESSES, process_nodes=NODES, crd_files=CRDS),
+    follow="job/demo-launcher-0",
+)
+
+
+async def chosen(progress: Progress) -> Training:
+    """Return the training that this machine can run, with its image."""
+    if (reason := unavailable()) is not None:
+        print(f"demo: {reason} The pods are simulated and train nothing.", file=sys.stderr)
+        return SIMULATED
+    images = {mpi.image(mpi.DEMO): await mpi.mpi_environment(mpi.DEMO, progress)}
+    return replace(REAL, shape=replace(REAL.shape, images=images))
 
 
 class Kubectl:
@@ -168,21 +204,26 @@ class Timeline:
         return condition_is_true(job, "Complete")
 
 
-async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> None:
+async def train(
+    training: Training, kubectl: Kubectl, api: ApiClient, process: ManagedProcess
+) -> None:
     """Apply an invalid TrainJob, then a valid one, and wait until it is Complete."""
-    await kubectl("apply", "-f", str(MANIFESTS / "runtime.yaml"))
+    files = [argument for path in training.runtimes for argument in ("-f", str(path))]
+    await kubectl("apply", *files)
     await kubectl.rejected("apply", "-f", str(MISTAKES))
     timeline = Timeline(api, process)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(kubectl("apply", "-f", str(MANIFESTS / "trainjob.yaml")))
+            group.create_task(kubectl("apply", "-f", str(training.train_job)))
             await timeline.wait_for("TrainJob created", timeline.created)
             await timeline.wait_for("JobSet applied", timeline.applied)
             await timeline.wait_for(f"{NODES} pods running", timeline.pods_run)
+            await kubectl("get", "jobset,pods", "-o", "wide")
+            if training.follow is not None:
+                group.create_task(kubectl("logs", "--follow", training.follow))
             await timeline.wait_for("TrainJob Complete", timeline.completed)
     except ExceptionGroup as group_of_errors:
         raise group_of_errors.exceptions[0] from None
-    await kubectl("get", "jobset,pods")
     await kubectl("get", "trainjob")
     timeline.show()
 
@@ -191,11 +232,11 @@ async def demo() -> None:
     """Run the demo; all processes are stopped afterwards, also after Ctrl-C."""
     progress = Progress(sys.stderr)
     programs = await binaries.provide([KUBECTL], cache=cache_paths.cache_home(), progress=progress)
-    shape = replace(FULL, pod_seconds=POD_SECONDS, crd_files=CRDS)
-    async with running(shape, progress=progress) as plane, plane.client() as api:
+    training = await chosen(progress)
+    async with running(training.shape, progress=progress) as plane, plane.client() as api:
         kubectl = Kubectl(programs["kubectl"], plane)
         async with manager(plane, api, progress) as process:
-            await train(kubectl, api, process)
+            await train(training, kubectl, api, process)
     print("\nThe TrainJob is Complete, and all processes are stopped.")
 
 

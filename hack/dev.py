@@ -1,7 +1,8 @@
 """`make dev`: starts a local control plane, and runs the manager until Ctrl-C.
 
-`--name` chooses the control plane, as in `make dev NAME=other`. All other arguments go to the
-manager, as in `make dev FLAGS='--log-level debug'`.
+`--name` selects the control plane, as in `make dev NAME=other`. With `--process-nodes`, pods run as
+processes on that number of nodes, as in `make dev PROCESS_NODES=2`; otherwise they are simulated.
+All other arguments go to the manager, as in `make dev FLAGS='--log-level debug'`.
 """
 
 import argparse
@@ -11,13 +12,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from environments import mpi
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli import main as kftrainer
 from kftrainer.cli.commands.dev import DEFAULT_NAME, dev_command
@@ -26,8 +28,9 @@ from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
 from kftrainer.devcluster.artifacts.versions import KUBECTL
+from kftrainer.devcluster.components import kubelet
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.named_control_plane import NamedPlane
+from kftrainer.devcluster.named_control_plane import NamedPlane, State
 from kftrainer.devcluster.processes.locks import FileLock, holder
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.processes.subprocesses import killed_with_parent
@@ -37,6 +40,7 @@ from kftrainer.webhooks import registration
 ROOT = Path(__file__).parent.parent
 CRDS = ROOT / "src" / "kftrainer" / "api" / "crds"
 RUNTIME = ROOT / "hack" / "demo" / "runtime.yaml"
+MPI_RUNTIME = ROOT / "hack" / "demo-mpi" / "runtime.yaml"
 SERVERS_OFF = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMESPACE
 FIELD_MANAGER = "make-dev"
@@ -112,12 +116,13 @@ def _managed_fields(found: dict[str, Any] | None) -> list[dict[str, Any]]:
     return fields
 
 
-def install(kubectl: Kubectl) -> None:
-    """Apply the CRDs and a runtime."""
+def install(kubectl: Kubectl, runtimes: Sequence[Path]) -> None:
+    """Apply the CRDs and the runtimes."""
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager", FIELD_MANAGER)
     kubectl(*apply, "-f", CRDS)
     kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
-    kubectl(*apply, "-f", RUNTIME)
+    for runtime in runtimes:
+        kubectl(*apply, "-f", runtime)
 
 
 @contextmanager
@@ -146,15 +151,37 @@ def _port(found: dict[str, Any] | None) -> int | None:
             return None
 
 
-def start(name: str, cache: Path) -> Kubectl:
+def node_options(process_nodes: int) -> list[str]:
+    """Return the options of `dev up` for process nodes, with the image of the demo."""
+    nodes = ["--process-nodes", str(process_nodes)]
+    if kubelet.unavailable() is not None:
+        return nodes  # `dev up` reports it and simulates the pods
+    folder = asyncio.run(mpi.mpi_environment(mpi.DEMO, Progress(sys.stderr)))
+    return [*nodes, "--image", f"{mpi.image(mpi.DEMO)}={folder}"]
+
+
+def check_process_nodes(name: str, state: State) -> None:
+    """Raise DevClusterError if the control plane was started without process nodes."""
+    if kubelet.NAME not in [part.name for part in state.parts]:
+        raise DevClusterError(
+            f"The control plane {name} runs without process nodes: stop it with "
+            f"`.venv/bin/{dev_command('down', name)}`, or start another one with "
+            f"`make dev NAME=another-name`."
+        )
+
+
+def start(name: str, process_nodes: int, cache: Path) -> Kubectl:
     """Start the control plane unless it runs; return kubectl for it."""
-    if code := kftrainer.main(["dev", "up", "--name", name]):
+    options = node_options(process_nodes) if process_nodes else []
+    if code := kftrainer.main(["dev", "up", "--name", name, *options]):
         sys.exit(code)
     state = NamedPlane(name, cache).read()
     if state is None:
         raise DevClusterError(
             f"The control plane {name} has stopped: run `{dev_command('status', name)}`."
         )
+    if process_nodes and kubelet.unavailable() is None:
+        check_process_nodes(name, state)
     found = asyncio.run(binaries.provide([KUBECTL], cache=cache, progress=Progress(sys.stderr)))
     return Kubectl(found["kubectl"], state.kubeconfig)
 
@@ -185,26 +212,32 @@ def run_manager(kubeconfig: str, port: int, flags: list[str]) -> int:
                 signal.signal(signum, handler)
 
 
-def arguments(argv: list[str] | None) -> tuple[str, list[str]]:
-    """Return the name of the control plane and the manager's flags."""
+def arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the manager's flags."""
     parser = argparse.ArgumentParser(prog="dev", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--name", default=DEFAULT_NAME, help="the control plane (default: %(default)s)"
     )
-    parsed, flags = parser.parse_known_args(argv)
-    return parsed.name, flags
+    parser.add_argument(
+        "--process-nodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of nodes whose pods run as processes (default: %(default)s)",
+    )
+    return parser.parse_known_args(argv)
 
 
-def run(name: str, flags: list[str]) -> int:
+def run(name: str, process_nodes: int, flags: list[str]) -> int:
     """Start everything, and run the manager until it ends."""
     cache = cache_paths.cache_home()
     NamedPlane(name, cache)  # raises an error for an invalid name
     ports = PortReservations(cache_paths.ports(cache))
     with only_manager(name, cache):
-        kubectl = start(name, cache)
+        kubectl = start(name, process_nodes, cache)
         reject_foreign_webhook(kubectl)
         port = ports.reserve()
-        install(kubectl)
+        install(kubectl, [RUNTIME, MPI_RUNTIME] if process_nodes else [RUNTIME])
         with registered(kubectl, port):
             again = "make dev" if name == DEFAULT_NAME else f"make dev NAME={name}"
             print(
@@ -217,9 +250,9 @@ def run(name: str, flags: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run `make dev`; errors are one line on standard error."""
-    name, flags = arguments(argv)
+    options, flags = arguments(argv)
     try:
-        return run(name, flags)
+        return run(options.name, options.process_nodes, flags)
     except DevClusterError as error:
         print(f"dev: {error}", file=sys.stderr)
         return 1

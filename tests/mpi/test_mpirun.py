@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.devcluster.processes.subprocesses import killed_with_parent
-from kftrainer.devcluster.progress import Progress
-from tests.support.mpi import hosts
-from tests.support.mpi.environments import (
+from environments.mpi import (
     AS_ROOT,
     IMPLEMENTATIONS,
     MPI_KINDS,
@@ -27,6 +24,9 @@ from tests.support.mpi.environments import (
     base_folder,
     mpi_environment,
 )
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
+from kftrainer.devcluster.progress import Progress
+from tests.support.mpi import hosts
 from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, container_of, job_on, planned, pod_of

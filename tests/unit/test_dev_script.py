@@ -1,13 +1,16 @@
 """`make dev` before it has a cluster: its arguments, and who may run the manager."""
 
 import os
+from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import dev
 import pytest
 
 from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.named_control_plane import Part, State
 
 
 @pytest.fixture
@@ -16,12 +19,27 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return tmp_path / "kftrainer"
 
 
-def test_arguments_other_than_the_name_are_passed_to_the_manager() -> None:
-    assert dev.arguments(["--name", "other", "--namespace", "team", "--qps=5"]) == (
-        "other",
+def test_arguments_that_are_not_options_are_passed_to_the_manager() -> None:
+    given = ["--name", "other", "--process-nodes=2", "--namespace", "team", "--qps=5"]
+    assert dev.arguments(given) == (
+        Namespace(name="other", process_nodes=2),
         ["--namespace", "team", "--qps=5"],
     )
-    assert dev.arguments([]) == ("default", [])
+    assert dev.arguments([]) == (Namespace(name="default", process_nodes=0), [])
+
+
+@pytest.mark.parametrize("part", ["kwok", "kubelet"])
+def test_control_plane_without_process_nodes_is_refused(part: str) -> None:
+    state = State("ready", parts=(Part("etcd", 1, ""), Part(part, 2, "")))
+    with nullcontext() if part == "kubelet" else pytest.raises(DevClusterError, match="dev down"):
+        dev.check_process_nodes("default", state)
+
+
+def test_pods_are_simulated_without_an_image_if_process_nodes_are_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dev.kubelet, "unavailable", lambda: "No user namespaces.")
+    assert dev.node_options(2) == ["--process-nodes", "2"]
 
 
 def test_second_manager_of_a_control_plane_is_refused_with_its_holder(

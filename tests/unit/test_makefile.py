@@ -26,9 +26,10 @@ def test_help_lists_every_target() -> None:
     assert "test-e2e" in listed
 
 
-def test_dev_passes_the_name_and_the_flags() -> None:
-    planned = make("-n", "dev", "NAME=other", "FLAGS=--log-level debug")
-    assert planned.splitlines()[-1].endswith("run.py dev --name other --log-level debug")
+def test_dev_passes_the_name_the_nodes_and_the_flags() -> None:
+    planned = make("-n", "dev", "NAME=other", "PROCESS_NODES=2", "FLAGS=--log-level debug")
+    passed = "--name other --process-nodes 2 --log-level debug"
+    assert planned.splitlines()[-1].endswith(f"run.py dev {passed}")
 
 
 def test_tools_of_the_folder_hack_run_with_handling_of_interrupts() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from environments.mpi import MPI_KINDS, environment_folder, image
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.cluster_options import PROCESSES
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session
 from tests.support.managers import ManagerProcess
-from tests.support.mpi.environments import MPI_KINDS, environment_folder
 from tests.support.process_pods import Pods
 from tests.support.process_trainjobs import SharedFolder
 from tests.support.trainjobs import ClusterTeam, Kubectl, ready_manager
@@ -58,7 +58,7 @@ def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def process_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
     """The cluster of the tests of process nodes; the images of MPI are installed when used."""
-    images = {f"mpi/{kind}": environment_folder(kind) for kind in MPI_KINDS}
+    images = {image(kind): environment_folder(kind) for kind in MPI_KINDS}
     crds = tuple(pytestconfig.getini("devcluster_crds"))
     shape = replace(
         PROCESSES, images=images, crd_files=crds, process_node_resources={ACCELERATOR: "1"}

@@ -1,17 +1,20 @@
 """MPI TrainJobs on process nodes: mpirun reaches the other pods over SSH."""
 
+import re
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
+from environments.mpi import AS_ROOT, IMPLEMENTATIONS, MPIKind, image, mpi_environment
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.progress import Progress
 from tests.support.managers import ManagerProcess
-from tests.support.mpi.environments import AS_ROOT, IMPLEMENTATIONS, MPIKind, mpi_environment
 from tests.support.mpi.ranks import PROGRAM, all_slots, ranks
 from tests.support.objects import replicated_job, runtime
 from tests.support.trainjobs import ClusterTeam, Kubectl, ready_manager, summary
@@ -20,6 +23,10 @@ pytestmark = pytest.mark.process_nodes
 
 KINDS: tuple[MPIKind, ...] = ("openmpi", "mpich")
 SSH_PORT = 22
+DEMO_FILES = [
+    Path(__file__).parents[3] / "hack" / "demo-mpi" / name
+    for name in ("runtime.yaml", "trainjob.yaml")
+]
 # The variable of the TrainJob that the program prints, and how mpirun passes it to other hosts.
 MESSAGE = {"name": "MESSAGE", "value": "learned"}
 PASSED_ENV = {"openmpi": ["-x", "MESSAGE"], "mpich": []}
@@ -52,10 +59,11 @@ def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam
 def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:
     """A runtime whose image has this implementation; its launcher waits for the SSH servers."""
     probe = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
-    image = f"mpi/{kind}"
-    node = replicated_job("node", None, image=image, command=["sshd", "-De"], readinessProbe=probe)
+    node = replicated_job(
+        "node", None, image=image(kind), command=["sshd", "-De"], readinessProbe=probe
+    )
     env = [{"name": name, "value": value} for name, value in AS_ROOT.items()]
-    launcher = replicated_job("launcher", image=image, env=env)
+    launcher = replicated_job("launcher", image=image(kind), env=env)
     launcher["dependsOn"] = [{"name": "node", "status": "Ready"}]
     for job in (node, launcher):
         job["template"]["spec"]["backoffLimit"] = 0
@@ -122,6 +130,20 @@ async def test_two_jobs_reach_only_their_own_nodes(
         await team.wait_until_ended(name)
         printed = await log_of_launcher(kubectl, name)
         assert ranks(printed) == all_slots(hosts_of(name, 2, as_node=False), 1), printed
+
+
+async def test_model_of_the_demo_learns_on_two_nodes(team: ClusterTeam, kubectl: Kubectl) -> None:
+    demo_runtime, demo_job = (yaml.safe_load(file.read_text()) for file in DEMO_FILES)
+    await team.create({**demo_runtime, "kind": "TrainingRuntime"})
+    spec = demo_job["spec"]
+    await team.create_job("demo", demo_runtime["metadata"]["name"], trainer=spec["trainer"])
+    assert summary(await team.wait_until_ended("demo")) == {"Complete": "True/AllJobsCompleted"}
+    printed = await log_of_launcher(kubectl, "demo")
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
+    hosts = re.findall(r"^rank \d of 2 on (.+): 2000 points$", printed, re.MULTILINE)
+    assert sorted(hosts) == ["demo-launcher-0-0", "demo-node-0-0"], printed
+    assert len(losses) > 1, printed
+    assert losses == sorted({*losses}, reverse=True), printed
 
 
 @each_kind

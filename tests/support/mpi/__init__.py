@@ -1,1 +1,1 @@
-"""Environments with mpirun, mpi4py and SSH from PyPI, which take the place of images."""
+"""Hosts for mpirun, and a program that shows where it ran."""

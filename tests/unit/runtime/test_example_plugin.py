@@ -1,7 +1,6 @@
 """The example of a third-party plugin, installed as a package of its own, and run and refused."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,11 +16,10 @@ from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS
 from kftrainer.runtime.framework.plugin_loader import GROUP
 from kftrainer.runtime.plugins import PLUGINS
 from tests.support import doc_snippets
+from tests.support.example_plugin import EXAMPLE, MODULE, PYPROJECT, environment, install
 from tests.support.objects import Object, runtime, train_job
 
 ROOT = Path(__file__).parents[3]
-EXAMPLE = ROOT / "examples" / "plugin"
-PYPROJECT, MODULE = "pyproject.toml", "acme_tracking.py"
 LABEL = "acme.com/experiment"
 PLUGIN = "acme-tracking"
 
@@ -30,11 +28,7 @@ PLUGIN = "acme-tracking"
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that pip has installed the example into."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for name in (PYPROJECT, MODULE):
-        shutil.copy(EXAMPLE / name, source)
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    offline = ["--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, *offline, "--target", target, source], check=True)
+    install(source, target)
     return target
 
 
@@ -42,12 +36,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(installed: Path, tmp_path: Path) -> Path:
     """The same as `installed`, to be broken by one test."""
     return shutil.copytree(installed, tmp_path / "changed")
-
-
-def environment(packages: Path) -> dict[str, str]:
-    """The environment of a process in which the packages are installed."""
-    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class Render:

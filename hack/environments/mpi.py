@@ -1,4 +1,4 @@
-"""Virtual environments with an MPI implementation, mpi4py, `ssh` and `sshd`.
+"""Virtual environments with an MPI implementation, mpi4py, `ssh` and `sshd`; Open MPI 5 with numpy.
 
 An environment takes the place of an image: its `bin` folder comes first in PATH. The wheels of PyPI
 contain everything that MPI needs, and find their other files relative to `mpirun`. SSH is asyncssh
@@ -21,6 +21,7 @@ Nothing else is needed: not `plm_ssh_agent`, since `ssh` is in PATH, and no choi
 interface, since Open MPI does not use the loopback interface between hosts.
 """
 
+import asyncio
 import hashlib
 import inspect
 import shlex
@@ -31,13 +32,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import SILENT, Progress
-from tests.support.processes import ran
 
 # Open MPI 5 and 4, MPICH and Intel MPI.
 MPIKind = Literal["openmpi", "openmpi4", "mpich", "intel"]
 MPI_KINDS: tuple[MPIKind, ...] = get_args(MPIKind)
+DEMO: MPIKind = "openmpi"  # has numpy
 IMPLEMENTATIONS: Mapping[MPIKind, str] = {
     "openmpi": "OpenMPI",
     "openmpi4": "OpenMPI",
@@ -49,6 +51,11 @@ SOURCES = Path(__file__).parent
 COMMANDS = ("ssh", "sshd")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 READY = ".ready"
+
+
+def image(kind: MPIKind) -> str:
+    """Return the name of the image that the environment takes the place of."""
+    return f"mpi/{kind}"
 
 
 def environment_folder(kind: MPIKind) -> Path:
@@ -100,6 +107,19 @@ async def _create(folder: Path, kind: MPIKind) -> None:
 
 
 async def _run(*command: str) -> None:
-    done = await ran(list(command))
-    if done.code:
-        raise RuntimeError(f"{shlex.join(command)}: {done.error_output}")
+    """Run a command that must succeed; it is killed on cancellation."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = output.decode(errors="replace").strip().splitlines() or ["no output"]
+        raise MissingPartError(
+            f"Installing MPI failed, which needs access to PyPI or to a mirror that is configured "
+            f"for pip: {lines[-1]}"
+        )
