@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.progress import Progress
 from tests.support.managers import ManagerProcess
@@ -41,12 +41,6 @@ async def manager(
     """The manager of the module."""
     async with ready_manager(process_control_plane) as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
 
 
 def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:

@@ -66,7 +66,11 @@ def test_roles_are_bound_to_the_service_account_of_jobset() -> None:
 
 
 def test_crd_of_jobset_is_installed_before_the_controllers_start(tmp_path: Path) -> None:
-    crd = {"kind": "CustomResourceDefinition", "metadata": {"name": "jobsets.jobset.x-k8s.io"}}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "jobsets.jobset.x-k8s.io"},
+    }
     file = tmp_path / jobset.CRD_FILE
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(crd))
