@@ -143,11 +143,11 @@ async def _start_or_report_dead_process(
         raise
 
 
-def _crds(shape: Shape, supplies: Supplies) -> list[Document]:
+def crds_of(shape: Shape, supplies: Supplies) -> list[Document]:
+    """Return the CRDs to install before the controllers start."""
     fetched = [supplies.manifests[source.name] / source.crd_file for source in shape.crds]
     if shape.jobset:
-        # Before kube-controller-manager starts: its garbage collector looks for new kinds only
-        # every 30 seconds.
+        # The garbage collector of kube-controller-manager looks for new kinds every 30 seconds.
         fetched.append(supplies.manifests["jobset"] / jobset.CRD_FILE)
     return [crd for file in (*fetched, *shape.crd_files) for crd in kubernetes.crds_in(file)]
 
@@ -163,7 +163,7 @@ async def running(
     """Run a control plane for the duration of the block, in its own folder unless one is given."""
     cache = cache or cache_paths.cache_home()
     supplies = await gather_supplies(shape, cache, progress)
-    crds = _crds(shape, supplies)  # first, to report invalid files before anything starts
+    crds = crds_of(shape, supplies)  # first, to report invalid files before anything starts
     with ExitStack() as stack:
         folder = folder or stack.enter_context(own_folder(cache))
         ports = PortReservations(cache_paths.ports(cache))

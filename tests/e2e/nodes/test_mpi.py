@@ -11,7 +11,7 @@ import pytest_asyncio
 import yaml
 
 from environments.mpi import AS_ROOT, IMPLEMENTATIONS, MPIKind, image, mpi_environment
-from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.progress import Progress
 from tests.support.managers import ManagerProcess
@@ -48,12 +48,6 @@ async def manager(
     """The manager of the module."""
     async with ready_manager(process_control_plane) as manager:
         yield manager
-
-
-@pytest.fixture
-def team(api: ApiClient, namespace: str, manager: ManagerProcess) -> ClusterTeam:
-    """A namespace of the test's own."""
-    return ClusterTeam(api, namespace)
 
 
 def mpi_runtime(kind: MPIKind, *, as_node: bool) -> Object:

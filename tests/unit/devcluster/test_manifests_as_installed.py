@@ -9,6 +9,8 @@ import yaml
 
 from kftrainer.devcluster.cluster_options import FULL, NODE_CAPACITY, Shape
 from kftrainer.devcluster.components import jobset, kwok
+from kftrainer.devcluster.controlplane import crds_of
+from kftrainer.devcluster.environment import Supplies
 
 
 def webhook(resource: str) -> dict[str, Any]:
@@ -61,6 +63,19 @@ def test_roles_are_bound_to_the_service_account_of_jobset() -> None:
     )
     assert renamed["metadata"]["name"] == binding["roleRef"]["name"] == "jobset-manager-role"
     assert renamed["rules"] == role["rules"]
+
+
+def test_crd_of_jobset_is_installed_before_the_controllers_start(tmp_path: Path) -> None:
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "jobsets.jobset.x-k8s.io"},
+    }
+    file = tmp_path / jobset.CRD_FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(crd))
+    supplies = Supplies(programs={}, manifests={"jobset": tmp_path})
+    assert crds_of(Shape(jobset=True), supplies) == [crd]
 
 
 def test_job_pods_run_for_the_configured_duration() -> None:
