@@ -6,7 +6,7 @@ from pathlib import Path
 import demo
 import pytest
 
-from environments import mpi
+from environments import mpi, virtual
 from kftrainer.devcluster.progress import SILENT
 
 
@@ -26,7 +26,7 @@ async def test_pods_run_in_the_environment_of_mpi_if_process_nodes_are_available
     monkeypatch.setattr(demo, "unavailable", lambda: None)
     folder = mpi.environment_folder(mpi.DEMO)
     folder.mkdir(parents=True)
-    (folder / mpi.READY).touch()
+    (folder / virtual.READY).touch()
     training = await demo.chosen(SILENT)
     [(image, used)] = training.shape.images.items()
     *_, runtime = training.runtimes
