@@ -17,7 +17,14 @@ from tests.support.installations import MANAGER, Cluster, Ports, replicas, reque
 from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
 from tests.support.scenarios import keep_recreating_jobset
-from tests.support.trainjobs import END_TO_END_TIMEOUT, ClusterTeam, summary
+from tests.support.trainjobs import (
+    END_TO_END_TIMEOUT,
+    FAILS,
+    ClusterTeam,
+    one_try_runtime,
+    pods_with,
+    summary,
+)
 from tests.support.webhooks import MERGE, admission_client_for, wait_until_called
 
 
@@ -55,6 +62,9 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
             "Complete": "True/AllJobsCompleted"
         }
         assert "status" not in await elsewhere.get("TrainJob", "first")
+        await here.create(one_try_runtime())
+        await here.create_job("bad", "once", podTemplateOverrides=pods_with(labels=FAILS))
+        await here.wait_until_ended("bad", "Failed")
         await delete_trainjob(here)
         await query_metrics(api, ports[0])
 
