@@ -24,11 +24,11 @@ from kftrainer.devcluster.nodes.kubelet.node import HOST_IP, ProcessNode, this_m
 from kftrainer.devcluster.nodes.kubelet.pods.context import NodeContext, Timing, Volumes
 from kftrainer.devcluster.nodes.kubelet.pods.events import PodEvents
 from kftrainer.devcluster.nodes.kubelet.pods.manager import PodManager, is_assigned_to
-from kftrainer.devcluster.nodes.kubelet.races import first_of
 from kftrainer.devcluster.nodes.kubelet.serving.api_server import KubeletApi
 from kftrainer.devcluster.nodes.kubelet.settings import Settings
 from kftrainer.devcluster.nodes.kubelet.storage import run_provisioner
 from kftrainer.devcluster.nodes.kubelet.volumes import PodVolumes
+from kftrainer.devcluster.nodes.kubelet.waiting import first_of
 from kftrainer.devcluster.nodes.sandbox.client import Sandbox
 from kftrainer.devcluster.nodes.sandbox.protocol import SandboxError
 from kftrainer.kube.client.client import Client

@@ -28,8 +28,8 @@ from kftrainer.devcluster.nodes.kubelet.pods.states import (
     Waiting,
 )
 from kftrainer.devcluster.nodes.kubelet.pods.status import RUNTIME
-from kftrainer.devcluster.nodes.kubelet.races import first_of, sleep_unless
 from kftrainer.devcluster.nodes.kubelet.volumes import MountError
+from kftrainer.devcluster.nodes.kubelet.waiting import first_of, sleep_unless
 from kftrainer.devcluster.nodes.sandbox.protocol import (
     ContainerSpec,
     ContainerStartError,

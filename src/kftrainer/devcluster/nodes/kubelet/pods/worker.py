@@ -22,8 +22,8 @@ from kftrainer.devcluster.nodes.kubelet.pods.states import (
 )
 from kftrainer.devcluster.nodes.kubelet.pods.status import TERMINAL, pod_status
 from kftrainer.devcluster.nodes.kubelet.pods.status_writer import StatusWriter
-from kftrainer.devcluster.nodes.kubelet.races import first_of, sleep_unless
 from kftrainer.devcluster.nodes.kubelet.volumes import MountError
+from kftrainer.devcluster.nodes.kubelet.waiting import first_of, sleep_unless
 from kftrainer.devcluster.nodes.sandbox.protocol import PodSandbox, SandboxError
 
 log = structlog.get_logger(__name__)
