@@ -1,4 +1,4 @@
-"""Explains why a JobSet failed: the pod that failed first, its exit code and its last words.
+"""Explains why a JobSet failed: the pod that failed first, its exit code and its last line.
 
 Pods are created by tenants, so their status is untrusted: of their texts, one line of printable
 characters of limited length is copied to the status of the TrainJob.
@@ -170,6 +170,8 @@ class FailedPods:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        # Pods can be large, and tenants choose how many fail: one list is in memory at a time.
+        self._reading = asyncio.Lock()
         self._failing: asyncio.Queue[Manifest] = asyncio.Queue(QUEUE)
         self._taken = Lru[str, bool](CAPACITY)  # UIDs of failing Jobs
         self._failures = Lru[str, tuple[str, PodFailure]](CAPACITY)  # by UID of the JobSet
@@ -247,7 +249,7 @@ class FailedPods:
             PODS, namespace=namespace, label_selector=labels, field_selector=fields, limit=MOST_PODS
         )
         try:
-            async with asyncio.timeout(WITHIN), aclosing(pages):
+            async with asyncio.timeout(WITHIN), self._reading, aclosing(pages):
                 async for page in pages:
                     return page.items
         except (KubeError, TimeoutError) as error:

@@ -241,6 +241,20 @@ async def test_condition_is_unchanged_if_no_pods_are_read(
     assert len(server.queries) == 1
 
 
+async def test_one_list_of_pods_is_in_memory_at_a_time() -> None:
+    server = PodServer(pod("p", terminated()))
+    server.is_stalled = True
+    found = FailedPods(Client(server))
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [
+            tasks.create_task(found.explain(JOB_SET, Observed([condition()]))) for _ in range(5)
+        ]
+        await at_rest()
+        assert len(server.queries) == 1
+        for task in waiting:
+            task.cancel()
+
+
 async def test_list_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_pods, "WITHIN", 0.01)
     server = PodServer(pod("p", terminated()))

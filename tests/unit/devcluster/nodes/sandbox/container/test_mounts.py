@@ -39,7 +39,7 @@ class FakeHost:
 
 HOST = FakeHost(
     "/etc/hosts", "/etc/ssl/cert", "/usr/bin/env", "/var/log/", "/root/.venv/bin/python",
-    "/volume/", "/volumes/file", "/work/home/secret", "/dev/null", "/proc/", "/sys/", "/tmp/",
+    "/volume/", "/volumes/file", "/srv/home/secret", "/dev/null", "/proc/", "/sys/", "/tmp/",
     "/a-file", bin="usr/bin", var__run="/run", etc__mtab="../proc/mounts",
 )  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_an_exposed_folder_stays_visible_in_a_volume_at_the_home_folder() -> Non
 
 
 def test_hidden_folders_are_empty_also_below_folders_of_the_host() -> None:
-    assert added(hidden=["/work/home", "/root", "/nope"]) == [("tmpfs", "/work/home", "700", "")]
+    assert added(hidden=["/srv/home", "/root", "/nope"]) == [("tmpfs", "/srv/home", "700", "")]
 
 
 def test_a_missing_working_folder_is_created_and_an_existing_one_kept() -> None:
